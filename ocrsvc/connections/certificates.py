@@ -152,8 +152,8 @@ def make_plain_context(files: TlsFiles) -> ssl.SSLContext:
     context.set_ciphers(_CIPHERS)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0
-    own, key = files.read("certificate"), files.read("key")
-    if _BEGIN not in own:
+    certificate, key = files.read("certificate"), files.read("key")
+    if _BEGIN not in certificate:
         raise SettingsError(f"{files.describe('certificate')}: it holds no certificate.", _PEM)
     if "PRIVATE KEY-----" not in key:
         raise SettingsError(f"{files.describe('key')}: it holds no private key.", "Name the certificate's.")

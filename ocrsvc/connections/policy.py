@@ -207,11 +207,11 @@ def _is_own(address: IpAddress) -> bool:
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((str(address), _DISCARD_PORT))
-            own: str = probe.getsockname()[0]
+            source: str = probe.getsockname()[0]
     except OSError:
         # There is no route to the address.
         return False
-    return own.partition("%")[0] == str(address)
+    return source.partition("%")[0] == str(address)
 
 
 def _matches(pattern: str, url: Url) -> bool:

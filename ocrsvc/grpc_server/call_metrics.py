@@ -74,22 +74,22 @@ class CallMetrics:
 
     def end(self, record: CallRecord) -> None:
         """Count and log a finished call."""
-        seconds, why = time.monotonic() - record.began_s, _why(record)
+        seconds, code = time.monotonic() - record.began_s, _why(record)
         times = ((REQUEST_SECONDS.of(record.adapter), seconds),) if record.is_timed else ()
-        counts = [(IN_FLIGHT.of(), -1), (REQUESTS.of(record.adapter, record.code.name, why), 1)]
+        counts = [(IN_FLIGHT.of(), -1), (REQUESTS.of(record.adapter, record.code.name, code), 1)]
         if record.error is not None:
-            counts.append((FAILURES.of(why), 1))
-            self._note(record.error, record, why)
+            counts.append((FAILURES.of(code), 1))
+            self._note(record.error, record, code)
         if isinstance(record.error, Refused):
-            counts.append((REFUSED.of(why), 1))
+            counts.append((REFUSED.of(code), 1))
         self.metrics.record(counts, times, record.ledger.trace_id)
         if record.trace is not None and record.trace.is_sampled:
-            attributes, error = _attributes(record, why), why if record.code in _OUR_FAULT else ""
+            attributes, error = _attributes(record, code), code if record.code in _OUR_FAULT else ""
             put_request(self.tracer, record.trace, record.ledger, record.began_s, record.name, attributes, error)
         if self.access_log is not None:
-            self.access_log.put(_event(record, why, seconds))
+            self.access_log.put(_event(record, code, seconds))
 
-    def _note(self, error: BaseException, record: CallRecord, why: str) -> None:
+    def _note(self, error: BaseException, record: CallRecord, code: str) -> None:
         """Add a failure to the recent errors; a CallFailed is the caller's fault and has no HTTP status."""
         if self.error_recorder is None:
             return
@@ -98,10 +98,10 @@ class CallMetrics:
         # An unknown path is not recorded, because it may be any text.
         route = record.path if record.adapter != _NO_ADAPTER else ""
         status = known.status if known else 0
-        self.error_recorder.note(fault, status, why, adapter=record.adapter, route=route, request_id=record.id)
+        self.error_recorder.note(fault, status, code, adapter=record.adapter, route=route, request_id=record.id)
 
 
-def _attributes(record: CallRecord, why: str) -> dict[str, str | int]:
+def _attributes(record: CallRecord, code: str) -> dict[str, str | int]:
     """Span attributes, by OpenTelemetry's conventions where they exist."""
     service, _, method = record.name.partition("/")
     attributes: dict[str, str | int] = {
@@ -112,7 +112,7 @@ def _attributes(record: CallRecord, why: str) -> dict[str, str | int]:
         "ocrsvc.request_id": record.id,
         "ocrsvc.adapter": record.adapter,
     }
-    return attributes if record.code is Code.OK else attributes | {"error.type": why}
+    return attributes if record.code is Code.OK else attributes | {"error.type": code}
 
 
 def _why(record: CallRecord) -> str:
@@ -124,7 +124,7 @@ def _why(record: CallRecord) -> str:
     return "ok" if record.code is Code.OK else f"grpc_{record.code.name.lower()}"
 
 
-def _event(record: CallRecord, why: str, seconds: float) -> Event:
+def _event(record: CallRecord, code: str, seconds: float) -> Event:
     return Event(
         at_s=time.time() - seconds,
         id=record.id,
@@ -133,7 +133,7 @@ def _event(record: CallRecord, why: str, seconds: float) -> Event:
         path=loggable_path(record.path),
         adapter=record.adapter,
         status=int(record.code),
-        code=why,
+        code=code,
         bytes_in=record.bytes_in,
         bytes_out=record.bytes_out,
         seconds=seconds,

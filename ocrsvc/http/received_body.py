@@ -177,18 +177,18 @@ class ReceivedBody:
         if self.error is not None:
             return b""
         self._pace.move(len(piece), self._clock())
-        own, before_bytes = piece[: self.wanted_bytes], self._size_bytes
-        rest = piece[len(own) :]
+        data, before_bytes = piece[: self.wanted_bytes], self._size_bytes
+        rest = piece[len(data) :]
         try:
-            self.share.take(len(own), ARRIVING_SHARE if before_bytes + len(own) > LARGE_BYTES else 1.0)
+            self.share.take(len(data), ARRIVING_SHARE if before_bytes + len(data) > LARGE_BYTES else 1.0)
             try:
                 if self._chunks is None:
-                    self._data.write(own)
+                    self._data.write(data)
                 else:
-                    rest = self._chunks.feed(own, self._data)
+                    rest = self._chunks.feed(data, self._data)
             finally:
                 self._size_bytes = self._data.tell()
-                self.share.give_back(len(own) - (self._size_bytes - before_bytes))
+                self.share.give_back(len(data) - (self._size_bytes - before_bytes))
             if self._size_bytes > self._max_bytes:
                 raise too_large(self._length, self._max_bytes)
             # Bytes of the next request are held until this one is answered.

@@ -101,9 +101,9 @@ class WorkerMetrics:
                 if key == SERIES_DROPPED.of():
                     self._block.dropped += int(values[0])
                 elif key[0] not in _ENDING:
-                    own = self._values_of(key)
-                    for number, value in enumerate(_merged(key, own, values)):
-                        own[number] = value
+                    totals = self._values_of(key)
+                    for number, value in enumerate(_merged(key, totals, values)):
+                        totals[number] = value
 
     def _values_of(self, key: Key) -> ctypes.Array[ctypes.c_double]:
         """The values of a series; a new series is created."""

@@ -94,8 +94,8 @@ def check_tracing(settings: Settings, environ: Mapping[str, str]) -> None:
     if not is_tracing(settings, environ):
         return
     if missing := [name for name in _PACKAGES if not is_installed(name)]:
-        what = f"OCRSVC_TRACES is 'otlp', and {' and '.join(missing)} cannot be imported."
-        raise SettingsError(what, "Install the extra: pip install '.[otel]', or set OCRSVC_TRACES=off.")
+        detail = f"OCRSVC_TRACES is 'otlp', and {' and '.join(missing)} cannot be imported."
+        raise SettingsError(detail, "Install the extra: pip install '.[otel]', or set OCRSVC_TRACES=off.")
     for variable in _PROTOCOLS:
         if environ.get(variable, _PROTOCOL) != _PROTOCOL:
             raise SettingsError(f"{variable} is {environ[variable]!r}: accepted is {_PROTOCOL}.")

@@ -134,27 +134,27 @@ def _open_engine(service: ServiceContext, worker: RecyclingWorker, reader: Reade
 
 def _start_samplers(service: ServiceContext, reader: Reader) -> None:
     """Start threads that periodically update gauges of the queue, models, jobs and keys, until this worker ends."""
-    own = service.worker
+    context = service.worker
     # One thread per sampler, so that a hanging disk does not delay the other gauges.
     samplers = [
-        Sampler(own.metrics, lambda: ((WAITING, reader.waiting()), (STUCK, reader.stuck_threads()))),
-        Sampler(own.metrics, reader.worker_models.loaded.gauges),
+        Sampler(context.metrics, lambda: ((WAITING, reader.waiting()), (STUCK, reader.stuck_threads()))),
+        Sampler(context.metrics, reader.worker_models.loaded.gauges),
     ]
     if service.jobs is not None:
         from ocrsvc.jobs.job_store import USAGE_S, read_usage
 
-        samplers.append(Sampler(own.metrics, partial(read_usage, service.jobs), USAGE_S))
-    if own.gate is not None:
+        samplers.append(Sampler(context.metrics, partial(read_usage, service.jobs), USAGE_S))
+    if context.gate is not None:
         from ocrsvc.access.gate import KEY_COUNTS_S, read_key_counts
 
-        samplers.append(Sampler(own.metrics, partial(read_key_counts, own.gate), KEY_COUNTS_S))
+        samplers.append(Sampler(context.metrics, partial(read_key_counts, context.gate), KEY_COUNTS_S))
     for sampler in samplers:
         sampler.start()
-        own.closing.callback(sampler.stop)
+        context.closing.callback(sampler.stop)
 
 
 def _open_gauge(service: ServiceContext, worker: RecyclingWorker) -> GpuMemoryReader | None:
-    """Wait until no other worker loads, because two loads would distort each GPU measurement; return the reader."""
+    """Wait for this worker's turn to load (two loads at once cannot be measured); return the GPU memory reader."""
     settings, table = service.settings, service.controller.worker_table
     if "cpu" in (settings.device, settings.provider):
         return None
@@ -182,26 +182,26 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         worker.nr += max(0, change)
         worker.load.count(change, is_grpc=True)
 
-    settings, own, certificates = service.settings, service.worker, service.certificate_watch.certificates
-    gate, routes = own.gate, Routes(settings.adapters, has_models=settings.models is not None)
-    assert own.limits is not None, "set by `prepare`"
+    settings, context, certificates = service.settings, service.worker, service.certificate_watch.certificates
+    gate, routes = context.gate, Routes(settings.adapters, has_models=settings.models is not None)
+    assert context.limits is not None, "set by `prepare`"
     state = ServerState(
-        make_services(make_model(settings, reader, service.metrics, own.metrics), settings.adapters),
+        make_services(make_model(settings, reader, service.metrics, context.metrics), settings.adapters),
         threads=worker.cfg.threads,
         max_bytes=settings.max_body_bytes,
         limit_s=settings.deadline_s,
-        shared=own.limits,
-        call_metrics=CallMetrics(own.metrics, own.access_log, own.error_recorder, own.tracer),
+        shared=context.limits,
+        call_metrics=CallMetrics(context.metrics, context.access_log, context.error_recorder, context.tracer),
         on_call=count,
         access=CallAccess(gate, routes) if gate is not None else None,
     )
     handshakes = None
     if certificates is not None:
-        shared = (settings.tls_names, own.metrics, worker.log.error_log)
+        shared = (settings.tls_names, context.metrics, worker.log.error_log)
         handshakes = Handshakes(lambda: certificates.current.grpc, *shared)
     worker.grpc_server = RpcServer(service.grpc_listeners, state, handshakes)
     worker.grpc_server.start()
-    own.closing.callback(worker.grpc_server.stop, 0.0)
+    context.closing.callback(worker.grpc_server.stop, 0.0)
 
 
 def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Reader) -> None:

@@ -78,8 +78,8 @@ def _tls(settings: Settings) -> Mapping[str, object]:
 def check_server(config: Any, settings: Settings) -> None:
     """Raises SettingsError for gunicorn flags that would make the service lose requests."""
     if not issubclass(config.worker_class, RecyclingWorker):
-        what = f"-k {config.worker_class_str}: this worker class cannot serve an OCR engine."
-        raise SettingsError(what, "Omit -k: the service sets its own worker class.")
+        detail = f"-k {config.worker_class_str}: this worker class cannot serve an OCR engine."
+        raise SettingsError(detail, "Omit -k: the service sets its own worker class.")
     if not config.timeout:
         raise SettingsError("--timeout 0 never ends a worker that hangs.", "Omit the flag.")
     for name, (values, reason) in _ONLY_VALUES.items():
@@ -89,8 +89,8 @@ def check_server(config: Any, settings: Settings) -> None:
     ours = _tls(settings)
     for name, setting in config.settings.items():
         if setting.section == "SSL" and setting.cli and setting.get() != ours.get(name, setting.default):
-            what = f"{setting.cli[0]} configures gunicorn's own TLS, which this service does not use."
-            raise SettingsError(what, "Omit the flag, and set OCRSVC_TLS_CERTIFICATE and OCRSVC_TLS_KEY.")
+            detail = f"{setting.cli[0]} configures gunicorn's own TLS, which this service does not use."
+            raise SettingsError(detail, "Omit the flag, and set OCRSVC_TLS_CERTIFICATE and OCRSVC_TLS_KEY.")
 
 
 def open_listeners(server: Any) -> None:

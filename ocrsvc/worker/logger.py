@@ -89,10 +89,10 @@ def log_in_background(log: LastingLogger, worker: int, on_drop: Callable[[], obj
     if any(isinstance(handler.formatter, JsonFormatter) for handler in handlers):
         _set_json(handlers, worker)
     background = BackgroundHandler(on_drop)
-    own = logging.getLogger("ocrsvc")
-    own.propagate = False
-    own.setLevel(log.error_log.level)
-    for logger in (log.error_log, own, logging.getLogger()):
+    package_log = logging.getLogger("ocrsvc")
+    package_log.propagate = False
+    package_log.setLevel(log.error_log.level)
+    for logger in (log.error_log, package_log, logging.getLogger()):
         logger.handlers[:] = [background]
     return background
 

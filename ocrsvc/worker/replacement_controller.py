@@ -56,10 +56,10 @@ def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
     return Granted.SUCCESSOR if fits else Granted.DRAIN_FIRST
 
 
-def is_next_to_load(own: int, workers: Sequence[Snapshot]) -> bool:
+def is_next_to_load(slot: int, workers: Sequence[Snapshot]) -> bool:
     """Whether this worker was forked before all others that load, on any GPU: they share TensorRT's engine folder."""
     loading = [worker for worker in workers if worker.state is State.BOOTING]
-    return not loading or own == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot
+    return not loading or slot == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot
 
 
 class ReplacementController:
