@@ -95,7 +95,7 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
 def load(service: ServiceContext, worker: RecyclingWorker) -> None:
     """Load and warm the engine and start the services, before the worker accepts requests. Exits on failure."""
     if service.model_key is not None:
-        # Repeated because a change of user by gunicorn resets it.
+        # Called again, because a change of user by gunicorn removes the protection.
         forbid_core_dumps()
     # gunicorn would end the whole service on an error here.
     with _exiting_on_failure(worker, service.controller.worker_table.head):

@@ -40,7 +40,7 @@ _RESET: Final = struct.pack("ii", 1, 0)
 _TURN_S: Final = 1.0
 _CHECK_S: Final = 0.25
 _CLOSE_S: Final = 2.0
-# Input read and discarded after the response: closing at once would send a reset, and the client lose the response.
+# Bytes read and discarded after the response: an immediate close would send a reset, which can lose the response.
 _CLOSE_BYTES: Final = 1 << 27
 _RECEIVE_BYTES: Final = 1 << 18
 _SEND_BYTES: Final = 1 << 20
@@ -422,5 +422,5 @@ class EventLoop:
             # A worker with its maximum number of connections waits less for a head, to make room for new ones.
             wait_s = self._cfg.keepalive if conn in self.kept else HEAD_S
             if conn.limit_s <= now_s + (wait_s - CROWDED_HEAD_S if self._is_crowded else 0.0):
-                # A partial head is answered 408; a silent connection is closed.
+                # After a partial head the client gets status 408; a silent connection is closed.
                 self._refuse(conn, _TOO_LATE) if conn.received else self._drop(conn)

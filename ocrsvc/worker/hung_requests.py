@@ -50,7 +50,7 @@ class HungRequests:
             self._log.error("HELD worker %s: none of its requests used the CPU while it sent no heartbeat.", pid)
         for request in suspects:
             self._log.error("HELD worker %s, which is killed now: %s", pid, _described(request))
-        # Before the signal: a proxy sends the request to another worker when the connection breaks.
+        # Deny the body before the signal, because proxies resend a request to another worker if the connection breaks.
         self._deny_if_alone(suspects, CRASHES, "held a worker")
         self._log_lost(pid, [request for request in in_flight if request not in suspects])
 

@@ -144,7 +144,7 @@ class LoadSharing:
 
     def __init__(self, table: WorkerTable, slot_number: int, engine_threads: int) -> None:
         self._table, self._slot_number, self._engine_threads = table, slot_number, engine_threads
-        # HTTP requests, which have or wait for a request thread; and all requests, including gRPC.
+        # Numbers of open requests: over HTTP, running in a request thread or waiting for one; and in total, with gRPC.
         self.in_threads = self.in_flight = 0
         self._counting = threading.Lock()
 

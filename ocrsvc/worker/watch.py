@@ -38,7 +38,7 @@ _GPU_HARD_SHARE: Final = 0.95
 CHECK_S: Final = 0.1
 # Least time between two signals to the arbiter, which also checks by itself every second.
 _WAKE_S: Final = 1.0
-# Together well below 5 s: by then all processes must have ended after the arbiter's death.
+# Poll interval and grace time, together well below the 5 s in which all processes must follow a dead arbiter.
 _PARENT_CHECK_S: Final = 0.5
 _ORPHAN_S: Final = 2.5
 _STDERR: Final = 2
