@@ -2,7 +2,7 @@
 
 A worker reserves from the store in blocks while much of a key's limit is left. Requests that find what they need in the
 block make no call to the store. A block is reserved only if four times as much is left, and its unused part is released
-within a quarter of a second: blocks never exceed a limit, nor keep from other workers what these need. If less is left,
+within a quarter of a second: blocks never exceed a limit, and other workers still get what they need. If less is left,
 the key is scarce for a second: each request reserves exactly what it needs, and releases the rest at its end.
 """
 
@@ -45,7 +45,7 @@ class KeyReservation:
         self._held = Hold()
         self._requests = self._pages = self._counted = 0
         self._tokens = 0
-        # Until when each field of a Need is reserved without a block, and until when the key is scarce.
+        # Monotonic times until which each field of Need is reserved without blocks, and until which the key is scarce.
         self._single_until_s = [-_SCARCE_S] * len(Need())
         self._scarce_until_s = -_SCARCE_S
 
@@ -80,12 +80,12 @@ class KeyReservation:
             return True
 
     def settle(self) -> None:
-        """Send counted pages to the store, and release what no request uses. Raises KeysUnavailable."""
+        """Send counted pages to the store, and release reservations that no request uses. Raises KeysUnavailable."""
         if not self._counted and not self._tokens and self._held == (self._requests, self._pages):
             return
         self._acquire()
         try:
-            # Only this key's pages, under its lock, so that `_counted` equals the unsettled pages.
+            # Settle only this key's pages, under its lock, so that `_counted` equals its unsettled pages.
             for one in self._block.unsettled(self._name) if self._counted else ():
                 left = max(0, self._counted - one.pages)
                 hold = Hold(self._requests, self._pages + left)
@@ -146,9 +146,9 @@ class WorkerReservations:
         self._alive_s = -_ALIVE_S
 
     def refresh(self) -> bool:
-        """Upkeep thread, four times a second: settle the pages of this worker, and of dead ones without a successor.
+        """Settle pages of this worker, and of dead ones without a successor; the gate's thread calls it every 0.25 s.
 
-        False, and nothing done, while another process holds this worker's slot. Raises KeysUnavailable.
+        Returns False, having done nothing, while another process holds this worker's slot. Raises KeysUnavailable.
         """
         if not self._is_claimed:
             if not self._block.claim():
@@ -165,7 +165,7 @@ class WorkerReservations:
         return True
 
     def of_key(self, name: str) -> KeyReservation:
-        """The reservation of a key."""
+        """This worker's reservation of a key, made at the first call."""
         known = self._by_key.get(name)
         return known or self._by_key.setdefault(name, KeyReservation(self._store, self._block, name, self._monotonic))
 
@@ -175,7 +175,7 @@ class WorkerReservations:
             reservation.settle()
 
     def end(self) -> None:
-        """After the last request: settle what is left, and free the slot."""
+        """Call it after the last request: settle all counted pages, and free the slot."""
         if self._is_claimed:
             try:
                 self.settle()
@@ -196,7 +196,7 @@ class Admission:
         self._of_key = reservations.of_key(entry.name)
         self._day = day_of(now_s)
         self._reserved = Need()
-        # Pages that are reserved but not begun, and pages that were read.
+        # Number of pages that are reserved but not begun, and number of pages that were read.
         self._expected = self._answered = 0
         self._is_scarce = False
 
@@ -217,7 +217,7 @@ class Admission:
             return {}
 
     def enter(self, pages: int) -> None:
-        """For the gate: count the request, and reserve pages. Raises as `expect`."""
+        """For the gate: reserve the request and its pages. Raises as `expect`."""
         if self.entry.limits != _NO_LIMITS:
             self._take(Need(1, int(self.entry.limits.requests_per_s is not None), pages))
         self._expected = pages
@@ -234,7 +234,7 @@ class Admission:
             self._expected = pages
 
     def take(self) -> None:
-        """Begin a page, and reserve it unless it is. Raises as `expect`."""
+        """Begin a page, and reserve it unless `expect` did. Raises as `expect`."""
         self.expect(1)
         self._expected -= 1
 
@@ -257,12 +257,12 @@ class Admission:
                 raise KeysUnavailable("There is no room to count pages.")
         self._reserved = Need()
         if self._is_scarce:
-            # Other requests need what is released. If this fails, `refresh` settles it later.
+            # Release now what other requests need. If this fails, `refresh` settles it later.
             with suppress(KeysUnavailable):
                 self._of_key.settle()
 
     def release(self) -> None:
-        """End the request, and release what was not counted. Never raises."""
+        """End the request, and release pages that were not counted. Never raises."""
         self.settle(succeeded=False)
 
     def _take(self, need: Need) -> None:

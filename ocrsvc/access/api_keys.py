@@ -99,7 +99,7 @@ class KeyEntry:
 
 @dataclass(frozen=True, slots=True)
 class KeySecret:
-    """What is stored of a secret: its id, the SHA-256 of the whole, and the expiry of a replaced one."""
+    """The stored data of a secret: its id, the SHA-256 of the secret, and, after its replacement, its expiry."""
 
     id: str
     digest: bytes
@@ -148,7 +148,7 @@ def _read_key(document: str) -> StoredKey:
 
 
 def make_secret() -> tuple[str, KeySecret]:
-    """A new secret, which is stored nowhere, and what is stored of it."""
+    """Make a secret, which must not be stored, and the data that are stored instead."""
     secret_id = secrets.token_hex(_ID_BYTES)
     text = f"{_PREFIX}{secret_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
     return text, KeySecret(secret_id, digest_of(text))
@@ -178,7 +178,7 @@ class Credential:
 
 
 def credential_of(authorization: str, *others: str) -> Credential:
-    """The key in `Authorization` (Bearer, or Basic with the key as password), or else the first of the other texts."""
+    """The key in `Authorization` (Bearer, or Basic with the key as password), else the first nonempty other text."""
     header = Authorization.from_header(authorization.strip())
     # The user name, as in `curl -u KEY:`, if the password is empty.
     basic = header is not None and header.type == "basic" and (header.password or header.username)

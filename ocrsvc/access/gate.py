@@ -117,7 +117,7 @@ class AccessGate:
         now_s = self._monotonic()
         if not self._reservations.refresh():
             return
-        # The version before the keys, so that a change in between is found at the next refresh.
+        # Read the version before the keys, so that the next refresh finds a change made in between.
         version = self._store.version()
         if version != self._version:
             keys = self._store.keys()

@@ -36,7 +36,7 @@ class Hold(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """The usage of one key: concurrent requests, reserved pages, and pages counted today and this month.
+    """The usage of one key: concurrent requests, reserved pages, and pages counted on a day and in its month.
 
     After `full_s` seconds a full burst of requests is available again.
     """

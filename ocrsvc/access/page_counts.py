@@ -46,7 +46,7 @@ class PageCounts:
     def __init__(self, service: str = "service", slots: int = 1) -> None:
         self.service, self._slots = service, slots
         self.series = shared_array(_Series, slots * SERIES)
-        # All pages of each series, and the settled ones.
+        # Total pages of each series, and how many of them are settled.
         self.counted, self.settled = (memoryview(mmap.mmap(-1, slots * SERIES * 8)).cast("q") for _ in "12")
         # The process that writes a block locks the byte with its slot's number.
         self.lock_file = open_memory("ocrsvc-page-counts")
@@ -57,7 +57,7 @@ class PageCounts:
         return [slot for slot, places in enumerate(blocks) if self.counted[places] != self.settled[places]]
 
     def settle_abandoned(self, store: KeyStore, besides: int = -1) -> None:
-        """Settle the blocks that no process holds, except the slot `besides`. Raises KeysUnavailable."""
+        """Settle the blocks that no process holds, except that of the slot `besides`. Raises KeysUnavailable."""
         for slot in self.unsettled_slots():
             block = CountBlock(self, slot)
             if slot != besides and block.claim():
@@ -126,7 +126,7 @@ class CountBlock:
             self.note_settled(each)
 
     def _begin(self, name: str, day: str) -> int | None:
-        """Begin a series in a free place, or in place of a settled one; None if the block is full."""
+        """Begin a series in a free entry, or replace a settled series; None if the block is full."""
         counted, settled, series = self._counts.counted, self._counts.settled, self._counts.series
         places = sorted(self._all(), key=lambda place: bool(series[place].name))
         place = next((each for each in places if not series[each].name or counted[each] == settled[each]), None)
@@ -134,7 +134,7 @@ class CountBlock:
             return None
         self._places.pop(self._key_at(place), None)
         row = series[place]
-        # The name is written last, so that a process that dies in between leaves the place free.
+        # The name is written last, so that a process that dies in between leaves the entry free.
         row.name = b""
         counted[place] = settled[place] = 0
         row.day, row.id = day.encode(), secrets.randbits(62)

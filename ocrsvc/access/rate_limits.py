@@ -44,7 +44,7 @@ class Quota(NamedTuple):
 
 
 def quotas_of(limits: KeyLimits, usage: Usage, now_s: float) -> list[Quota]:
-    """The limits over time, page quotas first."""
+    """The key's limits per day, month and second, page quotas first."""
     quotas, (day_s, month_s, window_s) = [], _rest_of_periods_s(now_s)
     if limits.pages_a_day is not None:
         left = limits.pages_a_day - usage.today - usage.reserved
@@ -58,7 +58,7 @@ def quotas_of(limits: KeyLimits, usage: Usage, now_s: float) -> list[Quota]:
 
 
 def headers_of(limits: KeyLimits, usage: Usage, now_s: float) -> Mapping[str, str]:
-    """The RateLimit headers of a response; empty for a key without limits over time."""
+    """The RateLimit headers of a response; empty for a key without quotas and without a rate limit."""
     quotas = quotas_of(limits, usage, now_s)
     if not quotas:
         return {}

@@ -1,8 +1,8 @@
 """Callbacks at the end of jobs: checks, signatures, fair order, and retries.
 
 Messages are delivered at least once, or given up. Pending ones are in the database, so that any worker continues them,
-also after a restart. If a job expires before its message was delivered, a message about that replaces it. Headers and
-signature follow standard-webhooks.com.
+also after a restart. If a job expires before its message was delivered, a message about the expiry replaces it. Headers
+and signature follow standard-webhooks.com.
 """
 
 import base64
@@ -119,7 +119,7 @@ def add_callback(connection: sqlite3.Connection, job: Job, record: Record) -> No
 
 
 def leave_message(connection: sqlite3.Connection, job: Job, now_s: float) -> None:
-    """Replace the undelivered message of a job that expires by one about that."""
+    """Replace the undelivered message of a job that expires with one that reports the expiry."""
     sql = """UPDATE callback SET expired = ?, expired_at_s = ?, due_at_s = 0, sending_until_s = 0
     WHERE job_id = ? AND state = 'waiting'"""
     # A damaged job must not keep others from being removed.
@@ -169,7 +169,7 @@ class CallbackSender:
         try:
             status = self._send(due)
         except ClientGone:
-            # This process ends; another one continues, and this does not count as a try.
+            # This process is ending: another one sends the message, and this try is not counted.
             self._change(due, tries=due.tries, due_at_s=0.0)
             return False
         except Exception as error:  # noqa: BLE001  counts as a failed try
@@ -215,7 +215,7 @@ class CallbackSender:
         return self.post(due.url, body, headers, policy, self.settings.callback_s, self._check)
 
     def _end(self, due: _Due, state: str, status: int | None) -> None:
-        """Stop sending a message, and delete its secret; of a removed job delete all."""
+        """Stop sending a message, and delete its secret; for a removed job delete the whole row."""
         if due.expired:
             self.database.rows("DELETE FROM callback WHERE job_id = ?", due.job_id)
         elif self._change(due, state=state, status=status, secret=""):
@@ -223,7 +223,7 @@ class CallbackSender:
         self.note(f"callback_{state.replace(' ', '_')}")
 
     def _change(self, due: _Due, **values: object) -> bool:
-        """Release a message and update its row; False if the job has expired since, which has changed the row."""
+        """Release a message and update its row; False, without a change, if the job has expired since the claim."""
         names = "".join(f"{name} = ?, " for name in values)
         sql = f"""UPDATE callback SET {names} sending_until_s = 0
         WHERE job_id = ? AND (expired IS NULL) = ? RETURNING 1"""  # noqa: S608  no input
@@ -233,6 +233,6 @@ class CallbackSender:
         return Job(self.database.folder / due.job_id, self.database)
 
     def _check(self) -> None:
-        """Raises ClientGone."""
+        """Raises ClientGone when this process is ending."""
         if self.threads.stopped.is_set():
             raise ClientGone("This process is ending.")

@@ -36,7 +36,7 @@ class JobOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A file, its options, and a `record` with the plain Idempotency-Key and without options.
+    """A file, its options, and a `record`, in which `repeat` is the plain Idempotency-Key, and `options` is empty.
 
     `pages` may be a function of the page count; `secret` signs the callback, "" means the API key's secret.
     """
@@ -83,7 +83,7 @@ def add_job(
 
 
 def find_job(jobs: JobStore, sent_id: object, owner: JobOwner, source: str) -> Job | None:
-    """The job with this id, which may be any value, if its owner and adapter are these."""
+    """The job with an id from a client (any value), if it has this owner and adapter; else None."""
     job = jobs.find(sent_id)
     with suppress(FileNotFoundError):
         record = job.record() if job is not None else None

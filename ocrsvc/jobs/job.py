@@ -2,7 +2,7 @@
 
     file           the document
     job.json       the request, its owner, and its time
-    lock           locked (flock) by the process that reads the job; its time is when reading began
+    lock           locked (flock) by the process that reads the job; its modification time is when reading began
     begun.json     the pages being read, and how often each was begun
     pages.jsonl    results, a line per page, in order
     pages.index    the end of each of these lines, for random access
@@ -69,7 +69,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A job's state, why it failed with the error's code, and when it ended (Unix time)."""
+    """A job's state, the reason and error code of a failure, and when it ended (Unix time)."""
 
     state: State
     why: str = ""

@@ -139,7 +139,7 @@ class JobDatabase:
             return QueueFull(*_BUSY)
         if (number := _ERRNO.get(code)) is not None:
             return OSError(number, os.strerror(number), str(self.folder / NAME))
-        # QueueFull, so that no job fails: it is read later.
+        # QueueFull does not fail a job: its reading continues later.
         LOGGER.error("%s cannot be used: %s", NAME, error)
         return QueueFull("The jobs' database cannot be used now.", "Send it again later.", _RETRY_S)
 

@@ -86,7 +86,7 @@ def formats_made(record: Record) -> tuple[str, ...]:
 
 
 def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: float = _MAX_S) -> Path:
-    """The file of a format or of ANSWER, made now unless it exists. Calls `check` while it writes, and raises as it."""
+    """The file of a format or of ANSWER, made now unless it exists. Calls `check` while writing; raises as `check`."""
     return job.result_path(name) or jobs.make_file(job, name, partial(_write, job, name, limit_s, check))
 
 

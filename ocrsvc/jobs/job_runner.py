@@ -31,7 +31,7 @@ from ocrsvc.telemetry.loggable import loggable_error
 
 # Used in place of a page number while the document is opened. Numbers below it stand for its output files.
 OPENING: Final = 0
-# Tries of a page that never ends; after these it is assumed to crash its readers.
+# After this many tries that never finished, a page is assumed to crash the processes that read it.
 MAX_TRIES: Final = 3
 # Interval of syncs; after a power failure the pages since the last one are read again.
 _SYNC_S: Final = 2.0
@@ -70,7 +70,7 @@ class JobRunner:
         return False
 
     def is_stopping(self) -> bool:
-        """Whether to leave the rest to other workers."""
+        """Whether this worker must stop; others then read the remaining jobs."""
         return self.thread.stopped.is_set() or self.is_leaving()
 
     def _read(self, job: Job) -> None:
@@ -185,7 +185,7 @@ class JobReading:
         if isinstance(outcome, KeyRefused | QuotaExceeded | ClientGone):
             raise outcome
         if isinstance(outcome, Refused | NeverStarted):
-            # The service is busy: wait.
+            # The service is busy: drop the pages in progress, and read them later.
             self._give_up()
             self._runner.thread.stopped.wait(POLL_S)
             return False
@@ -231,7 +231,7 @@ class JobReading:
 
     @contextmanager
     def _trying(self, number: int) -> Iterator[None]:
-        """Count the block as a try of a step other than a page. Raises DeadlineExceeded after too many tries."""
+        """Count the block as a try of a step that is not a page. Raises DeadlineExceeded after MAX_TRIES tries."""
         if self._begun.get(number, 0) >= MAX_TRIES:
             raise DeadlineExceeded(f"This step was begun {MAX_TRIES} times and never finished.")
         self._note_begun(1, number)
@@ -245,7 +245,7 @@ class JobReading:
             self._note_begun(ended, number)
 
     def _note_begun(self, more: int | None, *numbers: int) -> None:
-        """Add `more` to the unfinished tries of these numbers; None means that they are finished. Raises OSError."""
+        """Add `more` to the unfinished tries of these pages or steps; None: they are finished. Raises OSError."""
         for number in numbers:
             times = self._begun.pop(number, 0)
             if more is not None and times + more > 0:

@@ -206,7 +206,7 @@ class JobStore:
             )
 
     def _make_room(self, connection: sqlite3.Connection, caller: str, size: int, document: str = "") -> None:
-        """Remove jobs that must make room. Raises QueueFull if that is not enough."""
+        """Remove jobs so that a new document or result file fits. Raises QueueFull if it cannot fit."""
         need = {"caller": caller, "size": size, "document": document, "max_jobs": self.max_jobs}
         names = displaced(connection, {**need, "max_bytes": self.max_bytes})
         if names is None:
