@@ -1,4 +1,4 @@
-"""The catalogue: which versions exist, are wanted and may serve, computed from a scan, the policies and the state."""
+"""The catalogue: which versions exist, are wanted and may serve, computed from repository, policies and state."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -59,7 +59,7 @@ class Catalogue:
         return tuple(version for model in self.models.values() for version in model.candidates)
 
     def is_pinned(self, version: ModelVersion) -> bool:
-        """Whether a version stays loaded while it may serve."""
+        """Whether the policy keeps a version loaded while it may serve."""
         model = self.models.get(version.name)
         return model is not None and model.policy is not None and model.policy.pinned
 
@@ -77,7 +77,7 @@ class Catalogue:
         return verdict is not None and not verdict.accepted
 
     def why_not(self, version: ModelVersion) -> str:
-        """Why an existing version does not serve, as the end of a sentence."""
+        """Why an existing version does not serve, for the end of a message, such as "it was refused"."""
         if version in self.models[version.name].candidates:
             return "it is not proved yet"
         if self.is_refused(version):
@@ -93,7 +93,7 @@ class Catalogue:
 
 
 def make_catalogue(scan: Scan, policies: Policies, state: ModelState) -> Catalogue:
-    """Compute the catalogue; policies that a client has set replace those of the file."""
+    """Compute the catalogue; policies set by a client (in `state`) replace those of the file."""
     policies = state.policies or policies
     catalogue = Catalogue(scan, policies, state, {})
     names = dict.fromkeys(version.name for version in scan.versions)

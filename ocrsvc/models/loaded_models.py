@@ -111,7 +111,7 @@ class LoadedModels(VersionLoader):
         """Load a version, even a retired one, and wait for it. Raises the error that prevents it."""
         with self._changed:
             entry = self._entries.setdefault(key_of(version), Entry(version))
-            # Conditions have changed since it failed or was retired.
+            # Clear earlier failures and retirement: the caller wants it loaded now.
             entry.is_retired, entry.retry_at_s = False, -math.inf
             entry.is_replacing = entry.state is not LoadState.LOADED
         try:
@@ -155,7 +155,7 @@ class LoadedModels(VersionLoader):
             return None if entry is None or entry.loaded is None else entry.loaded.engine.describe()
 
     def list(self) -> list[Entry]:
-        """Copies of the entries that are loaded, loading or failed, by name and number."""
+        """Copies of the entries that are loaded, loading or failed, sorted by name and number."""
         with self._changed:
             entries = [replace(entry) for entry in self._entries.values()]
         shown = (entry for entry in entries if entry.state != LoadState.CLOSED or entry.failure is not None)
@@ -199,7 +199,7 @@ class LoadedModels(VersionLoader):
             self._close(entry, "end")
 
     def close_own_handles(self) -> None:
-        """Close the handles of the calling engine thread, which ends."""
+        """Close the handles of the calling engine thread, which is ending."""
         with self._changed:
             loaded_versions = [entry.loaded for entry in self._entries.values() if entry.loaded is not None]
         for loaded in loaded_versions:

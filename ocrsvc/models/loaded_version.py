@@ -29,7 +29,7 @@ EngineThreads = Executor[Any]
 
 @runtime_checkable
 class MeasuredEngine(Protocol):
-    """An engine that measures its memory itself, for it is in other processes."""
+    """An engine that measures its memory itself, because it runs in other processes."""
 
     def memory_bytes(self) -> int:
         """Private memory of these processes now."""
@@ -109,19 +109,19 @@ def _wait(futures: Sequence[Future[None]], end_s: float) -> None:
 
 
 class _LoadMemory(NamedTuple):
-    """Memory of a load after free memory was returned to the system, and before: 248 and 343 MiB for PP-OCRv6 small."""
+    """Memory that a load took, after free memory was returned to the system (`held_bytes`), and before that."""
 
     held_bytes: int
     peak_bytes: int
 
 
 def key_of(version: ModelVersion) -> VersionKey:
-    """The key of a version in the tables of loaded models."""
+    """The key of a version in dicts of loaded models."""
     return version.name, version.number, version.digest
 
 
 class ModelMemory:
-    """Memory of versions, and the budget of all. Only the loading thread measures; other methods are thread-safe.
+    """Memory of versions, and their common budget. Only the loading thread measures; other methods are thread-safe.
 
     None as a budget: no limit. `copies` is the number of processes that load a version. Free memory is returned to the
     system before each measurement.
@@ -136,14 +136,14 @@ class ModelMemory:
     ) -> None:
         self.budget_bytes, self.release_free_memory = budget_bytes, release_free_memory
         self._read_bytes, self._copies = read_bytes, copies
-        # Tuples, which other threads may read at the same time.
+        # The values are tuples, as other threads may read them at the same time.
         self._measured: dict[VersionKey, tuple[_LoadMemory, ...]] = {}
         self._largest: dict[str, int] = {}
 
     def expected_bytes(self, version: ModelVersion) -> int:
         """Peak memory of loading a version: the median of its last loads, or a generous estimate.
 
-        The estimate is at least that of the engine's largest version, for some engines' files say nothing about memory.
+        The estimate is at least that of the engine's largest version, as some engines' files say nothing about memory.
         """
         if known := self._measured.get(key_of(version)):
             return round(statistics.median(load.peak_bytes for load in known))
@@ -174,7 +174,7 @@ class ModelMemory:
     def measure(self, loaded: LoadedVersion, before_bytes: int) -> int:
         """Measure a version that was just loaded; returns the median of its last loads.
 
-        It is at least the size of its files, for requests change the memory of this process at the same time.
+        It is at least the size of its files, because requests change the memory of this process at the same time.
         """
         key, engine = key_of(loaded.version), loaded.version.description.engine
         load = self._load_memory(loaded, before_bytes)

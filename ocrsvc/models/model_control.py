@@ -22,10 +22,10 @@ from ocrsvc.models.repository import ModelRepository, Scan
 from ocrsvc.models.state import Generation, ModelState, StateStore
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
-PROOF_LOCK: Final = "proof.lock"  # held by the process that proves a version, with the version's digest as its note
-CHECK_S: Final = 0.1  # smallest interval between looks at the state file
-SCAN_S: Final = 0.5  # smallest interval between scans of the repository for lists, whatever clients do
-# As in TensorFlow Serving: waiting for proof; being proved; may serve; closing; unwanted, refused or damaged.
+PROOF_LOCK: Final = "proof.lock"  # lock of the process that proves a version; its note is the version's digest
+CHECK_S: Final = 0.1  # shortest interval between checks of the state file
+SCAN_S: Final = 0.5  # shortest interval between scans of the repository for clients that list models
+# States as in TensorFlow Serving: waiting for proof; being proved; may serve; closing; unwanted, refused or damaged.
 State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
 STATES: Final[tuple[State, ...]] = get_args(State)
 
@@ -34,7 +34,7 @@ STATES: Final[tuple[State, ...]] = get_args(State)
 class VersionStatus:
     """The status of a version, with a sentence on why it does not serve; `failed`: it is refused or damaged.
 
-    `version` is None if it is damaged; `figures` are those of its proof.
+    `version` is None if it is damaged; `figures` are the measurements of its proof.
     """
 
     name: str
@@ -86,11 +86,11 @@ class ModelControl:
         self.repository, self._store, self._ignores_bad_policies = repository, store, ignores_bad_policies
         self.is_loaded, self._clock = is_loaded, clock
         self.loaded_versions: Callable[[], Sequence[ModelVersion]] = tuple
-        # The first is held while the disk is read; requests need only the second.
+        # The scan lock is held while the disk is read; requests need only the other one.
         self._scan_lock, self._lock = Lock(), Lock()
         self._last_error, self._last_read = "", store.read().last_policies if store is not None else None
         self._policies = self._read_policies()
-        # The state's generation at the last scan of the repository, and at the last read of the state.
+        # The state file's generation at the last repository scan (`_generation`), and at the last read (`_followed`).
         self._generation, state = self._read_state()
         self._followed = self._generation
         self._catalogue = make_catalogue(repository.scan(), self._policies, state)
@@ -130,7 +130,7 @@ class ModelControl:
 
     def rescan(self) -> Catalogue:
         """Scan the repository and read the state file. Raises BadModel: the repository cannot be listed."""
-        # Outside the lock, for it takes the lock of the loaded models.
+        # Called before taking the lock, because it takes the lock of the loaded models.
         loaded = self.loaded_versions()
         with self._scan_lock:
             return self._renew(self.repository.scan(), loaded)
@@ -171,7 +171,7 @@ class ModelControl:
         return sorted(chosen, key=lambda status: (status.name, status.number))
 
     def load(self, name: str, number: int | None = None) -> None:
-        """Want a model or a version, whatever the policy says. Raises UnknownModel, OperatorError."""
+        """Load a model or a version, even if the policy does not want it. Raises UnknownModel, OperatorError."""
         key = self._checked(name, number)
         self._change(lambda state: state.updated(loads=state.loads | {key}, unloads=state.unloads - {name, key}))
 
@@ -230,7 +230,7 @@ class ModelControl:
         except SettingsError as error:
             if last is None and not self._ignores_bad_policies:
                 raise
-            # The same error is logged once.
+            # Log the same error only once.
             if str(error) != self._last_error:
                 LOGGER.error("the last valid policies of the models stay in use: %s", error)
             self._last_error = str(error)

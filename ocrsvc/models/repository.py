@@ -30,7 +30,7 @@ from ocrsvc.engines.model.version import (
 from ocrsvc.errors import BadModel, SettingsError
 from ocrsvc.models.policy import Policies, read_policies
 
-_OWN: Final = "engine:"  # prefix of the name of an engine's own model; model names have no colon
+_OWN: Final = "engine:"  # name prefix of an engine's own model; models of a repository have no colon in their names
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class ModelRepository:
                 try:
                     versions.append(open_version(folder, self.key))
                 except FileNotFoundError:
-                    # Without a manifest, it is still being copied.
+                    # A version without a manifest is still being copied.
                     continue
                 except (BadModel, OSError) as error:
                     bad.append(_bad_version(folder, error))

@@ -158,7 +158,7 @@ class StateStore:
 
     @contextlib.contextmanager
     def locked(self, name: str, note: str = "", wait_s: float = 0.0) -> Iterator[bool]:
-        """Hold a lock of this machine's workers during the block, with a note for `note_of`; yields False if it fails.
+        """Hold a lock among this machine's workers during the block, with a note for `note_of`; yields False if taken.
 
         Raises OperatorError: the folder is not writable, or other users could write verdicts to it.
         """

@@ -94,7 +94,7 @@ class Entry:
         return max(0.0, self.load_s - spent_s)
 
     def refusal(self, now_s: float) -> ModelUnavailable:
-        """The answer to requests after a failure, until the next try."""
+        """The error for requests after a failed load, until the next try."""
         assert self.failure is not None, "only called after a failure"
         error = ModelUnavailable(
             f"The model {self.version} cannot be loaded: {without_paths(self.failure.detail)}",
@@ -222,9 +222,9 @@ class VersionLoader:
         entry.loaded = loaded
 
     def _make_room(self, entry: Entry, needed_bytes: int) -> None:
-        """Close the least recently used versions until there is room. Raises OcrsvcError."""
+        """Close the least recently used versions until `needed_bytes` fit. Raises OcrsvcError."""
         end_s = self._clock() + ROOM_S
-        # Versions may have grown since they were loaded. Only this thread opens and closes versions.
+        # Versions may have grown since they were loaded. No lock, as only this thread opens and closes versions.
         for other in list(self._entries.values()):
             engine = other.loaded.engine if other.loaded is not None else None
             if other is not entry and isinstance(engine, MeasuredEngine):
@@ -259,22 +259,22 @@ class VersionLoader:
             )
 
     def _wait_for_stay(self, entry: Entry) -> None:
-        """Wait a moment for a version that was just loaded and may not be evicted yet."""
+        """Wait a moment, as a version that was just loaded may not be evicted yet."""
         with self._changed:
             left_s = entry.stays_until_s - self._clock()
             if left_s > 0 and not self._is_closed:
                 self._changed.wait(min(left_s, CLIENT_CHECK_S))
 
-    def _drain(self, entry: Entry, until_s: float, heir: Entry) -> bool:
-        """Wait for the leases of a version, which grants no new ones; returns whether it may be closed.
+    def _drain(self, entry: Entry, until_s: float, successor: Entry) -> bool:
+        """Grant no new leases of a version, and wait for the open ones to end; returns whether it may be closed.
 
-        It gives up at `until_s`, or when requests for the heir run out of patience, and the version serves again.
+        It gives up at `until_s`, or when requests for its successor run out of patience; then the version serves again.
         """
         least_s = self._clock() + LEAST_DRAIN_S
         with self._changed:
             entry.state = LoadState.DRAINING
             while entry.leases and not self._is_closed:
-                left_s = min(until_s, max(least_s, self._patience_s(heir))) - self._clock()
+                left_s = min(until_s, max(least_s, self._patience_s(successor))) - self._clock()
                 if left_s <= 0:
                     break
                 self._changed.wait(min(left_s, CLIENT_CHECK_S))

@@ -59,7 +59,7 @@ class VersionSelector:
         return (self._shared(model) if draws else None) or self._current(model)
 
     def each_model(self, catalogue: Catalogue) -> Iterator[ModelVersion]:
-        """The version of each model, the default model first, then by name."""
+        """The version that serves each model, the default model first, then by name."""
         names = [self.default, *(WantedModel(name) for name in sorted(catalogue.models) if name != self.default.name)]
         return (version for name in names if (version := self.find_available(catalogue, name)) is not None)
 

@@ -33,7 +33,7 @@ LOGGER: Final = logging.getLogger("ocrsvc.models")
 LOAD_LOCK: Final = "load.lock"
 LOAD_S: Final = 600.0  # time limit of a load, eviction of other versions included
 LONGEST_WAIT_S: Final = 60.0  # longest wait for a worker's turn to load
-MOST_FAILURES: Final = 5  # failed loads by its own fault after which a version is refused
+MOST_FAILURES: Final = 5  # failed loads, by the version's own fault, after which it is refused
 _FIRST_WAIT_S: Final = 1.0
 _WAIT_FACTOR: Final = 3.0
 _LONGEST_BACKOFF_S: Final = 60.0
@@ -45,7 +45,7 @@ _MOST_BAD: Final = 100  # unusable versions that are logged
 
 @dataclass(slots=True)
 class _Failed:
-    """Failed loads of a version in this worker: all, those by its own fault, and the time of the next try."""
+    """Failed loads of a version in this worker: all, those that were its own fault, and the time of the next try."""
 
     tries: int = 0
     own_fault: int = 0
@@ -56,7 +56,7 @@ class VersionSwitch:
     """Switches a worker's models: loads the version that should serve beside the old one, then retires the old one.
 
     Requests go to loaded versions, so a version takes traffic when it is loaded, and the old one is closed when its
-    last request ends. Workers take turns to load, for loading takes CPU time from reading. After MOST_FAILURES failed
+    last request ends. Workers take turns to load, as loading takes CPU time from reading. After MOST_FAILURES failed
     loads, `on_unusable` is called.
     """
 
@@ -85,7 +85,7 @@ class VersionSwitch:
                 self._retire([version for version in self._loaded_of(model) if version not in model.available])
 
     def is_behind(self, catalogue: Catalogue) -> bool:
-        """Whether there is anything to load, retire or note; cheap enough for frequent calls."""
+        """Whether `follow` has something to do; cheap enough for frequent calls."""
         return any(self._is_model_behind(catalogue, model) for model in self._models(catalogue))
 
     def _models(self, catalogue: Catalogue) -> list[Model]:
@@ -153,7 +153,7 @@ class VersionSwitch:
     def _note_failure(self, version: ModelVersion, error: OcrsvcError) -> None:
         failed = self._failed.setdefault(version.digest, _Failed())
         failed.tries += 1
-        # Versions in use, and the worker's end, are not its fault.
+        # Not its fault: other versions in use leave no room (ModelUnavailable), or the worker is ending (NotReady).
         failed.own_fault += not isinstance(error, ModelUnavailable | NotReady)
         wait_s = min(_LONGEST_BACKOFF_S, _FIRST_WAIT_S * _WAIT_FACTOR ** min(failed.tries - 1, 16))
         failed.retry_at_s = self._clock() + wait_s
@@ -205,7 +205,7 @@ class ModelWatcher:
         return self._done.is_set()
 
     def look(self) -> None:
-        """One round; starts loads and proofs in their threads. Raises OcrsvcError; a later round may succeed."""
+        """Check once, and start loads and proofs in their threads. Raises OcrsvcError; a later check may succeed."""
         catalogue = self.refresh()
         if self.switch.is_behind(catalogue):
             self._switching.begin(self.follow)

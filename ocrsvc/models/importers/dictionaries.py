@@ -17,14 +17,14 @@ from ocrsvc.errors import BadModel
 from ocrsvc.models.importers.source_files import SourceFile
 
 _ENDINGS: Final = frozenset({".txt", ".dict", ".keys"})
-_LARGEST_BYTES: Final = 2 << 20  # of a file that may be a dictionary: 20,000 characters are 100 kB
+_LARGEST_BYTES: Final = 2 << 20  # size limit of a dictionary file; 20,000 characters take 100 kB
 
 
 @dataclass(frozen=True, slots=True)
 class Dictionary:
     """The texts of a recognizer's classes, without the CTC blank and an added space.
 
-    `is_property`: the model contains it, so no file is needed. `origin` describes its source, for messages.
+    `is_property`: the ONNX model contains it, so no file is needed. `origin` describes its source, for messages.
     """
 
     characters: tuple[str, ...]
@@ -67,7 +67,7 @@ def read_dictionary(file: SourceFile, graph: OnnxGraph, name: str) -> Dictionary
 def fit(characters: Sequence[str], classes: int, origin: str, *, is_property: bool = False) -> Dictionary | None:
     """Make a dictionary of these texts for a number of classes; None if their number does not fit."""
     texts = tuple(characters)
-    # Some dictionaries begin with the blank.
+    # Some dictionaries begin with the CTC blank.
     if len(texts) == classes and texts[0].strip("<[]>").lower() == "blank":
         texts, is_property = texts[1:], False
     if classes - len(texts) not in (1, 2):
@@ -84,7 +84,7 @@ def lines_of(text: str) -> tuple[str, ...]:
 def languages_of(characters: Iterable[str]) -> tuple[str, ...]:
     """Languages whose letters, lower-case and capital, are all among a recognizer's characters.
 
-    This says nothing about accuracy, which must be measured. A character may consist of several letters.
+    This says nothing about accuracy, which must be measured. An entry of `characters` may consist of several letters.
     """
     known = {letter for text in characters for letter in text}
 

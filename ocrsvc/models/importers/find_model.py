@@ -93,7 +93,7 @@ def _with_reference(model: NewModel, wanted: Wanted) -> NewModel:
 
 
 def _with_origin(model: NewModel, wanted: Wanted, origins: Sequence[_Origin]) -> NewModel:
-    """Add source and licence, unless the model has its own `model.toml`."""
+    """Add source and licence to a model, unless it has its own `model.toml`."""
     if DESCRIPTION_FILE in model.files:
         return model
     text = next((origin.text for origin in origins if origin.text is not None), None)

@@ -28,7 +28,7 @@ _MAKES: Final = {DETECTORS: "detector", RECOGNIZERS: "recognizer"}
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An ONNX model that may become a part, with its `inference.yml` (empty without one)."""
+    """An ONNX model that may become a detector or recognizer, with its `inference.yml` (empty without one)."""
 
     file: SourceFile
     graph: OnnxGraph
@@ -36,13 +36,13 @@ class Candidate:
 
     @property
     def tier(self) -> str | None:
-        """The tier in the name of the file, its folders or the model."""
+        """The tier (such as "tiny") in the name of the file, its folders or the model; None if not exactly one."""
         tiers = _TIERS & set(_WORD.findall(f"{self.file.name} {self.config.model_name}".lower()))
         return min(tiers) if len(tiers) == 1 else None
 
     @property
     def script(self) -> str | None:
-        """The script, if the file is in rec/SCRIPT/, as in TurboOCR."""
+        """The writing system, if the file is in a folder rec/SCRIPT/, as in TurboOCR; else None."""
         folders = self.file.folder.relative_to(self.file.root).parts
         return folders[-1].lower() if len(folders) > 1 and folders[-2] == "rec" else None
 
@@ -53,7 +53,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Recognizer:
-    """A chosen recognizer."""
+    """A recognizer chosen for the model, with its dictionary and languages."""
 
     name: str
     model: Candidate
@@ -96,7 +96,7 @@ def _candidate(file: SourceFile, graph: OnnxGraph, files: Sequence[SourceFile]) 
     for config_file in files:
         if config_file.ending in (".yml", ".yaml") and config_file.folder == file.folder:
             config = parse_config(config_file.read_text(), config_file.name)
-            # A folder may contain both models, and the configuration of one.
+            # A folder may contain a detector and a recognizer, but the configuration of only one of them.
             if _MAKES.get(config.post_process) == graph.kind:
                 return Candidate(file, graph, config)
             if graph.kind == "recognizer" and config.post_process and config.post_process not in _MAKES:

@@ -24,7 +24,7 @@ _DEEPEST: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file of a source: its real path, its name relative to the source's root, and its folder there."""
+    """A file to import: its real path, its name relative to the import's root folder, and its folder in there."""
 
     path: Path
     name: str
@@ -33,18 +33,18 @@ class SourceFile:
 
     @property
     def base(self) -> str:
-        """Its name without folders; for a link, the link's name."""
+        """The name without folders; for a link, the link's name."""
         return self.name.rpartition("/")[2]
 
     @property
     def ending(self) -> str:
-        """Its suffix in lower case, such as .onnx."""
+        """The suffix in lower case, such as .onnx."""
         return Path(self.base).suffix.lower()
 
     def open(self) -> BinaryIO:
         """Open the file. Raises BadModel: it cannot be read, or is not a regular file."""
         try:
-            # A pipe or a device would block; the file may have become a link.
+            # O_NONBLOCK: opening a pipe must not block. O_NOFOLLOW: the file may have been replaced by a link.
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             stream = open(descriptor, "rb")  # noqa: PTH123, SIM115  a descriptor, which the caller closes
         except OSError as error:

@@ -35,7 +35,7 @@ from ocrsvc.system.sandbox import end_with_parent, forbid_core_dumps, raise_oom_
 from ocrsvc.system.thread_plan import ThreadPlan
 
 if TYPE_CHECKING:
-    # They import numpy, which must not allocate memory before the limit is set.
+    # Imported late, because they import numpy, which must not allocate memory before the limit is set.
     from ocrsvc.engines.contract import Handle
     from ocrsvc.results import Image, Page
 
@@ -48,7 +48,7 @@ _TIMING_S: Final = 2.0
 
 
 class Refusal(Exception):
-    """Ends a measurement, for the version is faulty."""
+    """Ends a measurement because the version is faulty."""
 
     def __init__(self, kind: FailureKind, reason: str) -> None:
         super().__init__(reason)
@@ -114,7 +114,7 @@ def _read(page: ReferencePage, image: Image, handle: Handle) -> PageMeasurement:
 
 
 def _read_once(page: ReferencePage, image: Image, handle: Handle) -> Page:
-    """Raises Refusal."""
+    """Read a page once. Raises Refusal."""
     from ocrsvc.results import ReadTask
 
     with _refusing("failed", f"It fails on the reference page {page.name}: "):

@@ -33,12 +33,12 @@ _POLL_S: Final = 0.05
 _END_S: Final = 0.005
 _MOST_RESULT: Final = 16 << 20
 _MIB: Final = 1 << 20
-# Added to the kernel's limit, for libraries and stacks reserve more than they use. The kernel's limit catches fast
+# Added to the kernel's limit, as libraries and stacks reserve more than they use. The kernel's limit catches fast
 # growth; the polled limit counts memory in use.
 _RESERVED_BYTES: Final = 1 << 30
-_LATE_FACTOR: Final = 10  # wall time over the time limit after which the machine, not the version, is too slow
+_LATE_FACTOR: Final = 10  # multiple of the time limit, in wall time, after which the machine is blamed, not the version
 _NICE: Final = 10
-# Differences per page within the noise of measurement.
+# Differences in seconds per page up to this are measurement noise.
 _SLACK_S: Final = 0.005
 _SLACK_BYTES: Final = 16 << 20
 _CJK: Final = "㐀-鿿豈-﫿぀-ヿ가-힯"
@@ -237,5 +237,5 @@ def _cost(measured: Measurement) -> str:
 
 
 def _floor(f1: float) -> str:
-    """Two digits, rounded down, so that a missed bound does not look reached."""
+    """Format an F1 value with two digits, rounded down, so that a value below a bound does not look equal to it."""
     return f"{int(100 * f1) / 100:.2f}"

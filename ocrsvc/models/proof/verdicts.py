@@ -39,7 +39,7 @@ from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.model_metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
-MOST_REASON: Final = 1000  # characters of a reason, which may contain long file names
+MOST_REASON: Final = 1000  # length limit of a reason, in characters, as it may contain long file names
 _PROGRAMS: Final = ("onnxruntime", "onnxruntime-gpu", "openvino", "numpy", "opencv-python-headless", "rapidocr")
 RETRY_S: Final = 60.0  # time until the next proof, after the machine prevented one
 Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]  # see Prover.prove
@@ -56,7 +56,7 @@ class Verdicts:
         self._store, self._metrics = store, metrics
 
     def cache_key_of(self, version: ModelVersion) -> str:
-        """Cache key of a refusal; compute it before the proof, during which files may change."""
+        """Key stored with a refusal, which is outdated if the key changes; compute it before the proof reads files."""
         files = [version.folder / file for file in version.digests]
         for folder in reference_folders(self._repository, version):
             files += [folder, *folder.glob("*")]
@@ -134,7 +134,7 @@ class CandidateProver:
         LOGGER.info("PROVING %s, beside %s", candidate, serving or "no other version")
         judgement = self._prove(candidate, serving)
         if judgement.kind == "killed" and digest in self._killed:
-            # The first kill may be chance.
+            # Killed for the second time: the first kill may be chance.
             judgement = replace(judgement, kind="crash")
         if judgement.kind in UNDECIDED:
             self._killed |= {digest} if judgement.kind == "killed" else set()
@@ -143,7 +143,7 @@ class CandidateProver:
             return
         self._metrics.record((), [(MODEL_PROOF_SECONDS.of(), self._clock() - began_s)])
         self._verdicts.keep(candidate, judgement, basis)
-        # An outdated refusal is proved again at once.
+        # The verdict is stored: if it becomes outdated, the version may be proved again at once.
         del self._not_before_s[digest]
 
 
@@ -167,7 +167,7 @@ def prove_by_command(version: ModelVersion, control: ModelControl, prove: Prove,
 
 
 class CrashGuard:
-    """Refuses an accepted version that crashes workers while they load it; else every new worker would crash."""
+    """Refuses an accepted version that crashes workers while they load it, so that not every new worker crashes."""
 
     def __init__(self, state: Path, verdicts: Verdicts) -> None:
         self._folder, self._verdicts = state / LOADS_FOLDER, verdicts
@@ -186,11 +186,11 @@ class CrashGuard:
             _remove(crashed)
             raise EngineUnavailable(f"The model {version} is refused: {reason}", "See `ocrsvc models list`.")
         with contextlib.ExitStack() as stack:
-            # Without a writable folder there are no marks.
+            # If the folder is not writable, loads are not marked, and crashes not counted.
             with contextlib.suppress(OSError):
                 self._mark(version, stack)
             yield
-        # The load ended without a crash.
+        # The load ended without a crash, so the count starts again.
         _remove(crashed)
 
     def _mark(self, version: ModelVersion, stack: contextlib.ExitStack) -> None:
@@ -215,7 +215,7 @@ class CrashGuard:
 
 
 def machine_cache_key(settings: Settings, processors: Path = Path("/proc/cpuinfo")) -> str:
-    """Cache key of the CPU, the programs, and the settings that affect models."""
+    """Key that changes with the CPU, the libraries of _PROGRAMS, and the settings that affect models."""
     parts = [__version__, platform.machine(), _processor(processors)]
     parts += [settings.device, settings.provider, settings.precision, str(settings.models_code)]
     parts += [f"{name} {version}" for name in _PROGRAMS if (version := _version_of(name))]
