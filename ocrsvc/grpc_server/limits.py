@@ -71,7 +71,7 @@ EXEMPT_BYTES: Final = STREAM_BYTES + (1 << 11)
 QUICK_BYTES: Final = 1 << 14
 # Share of the memory for incomplete messages, which clients may never complete.
 ARRIVING_PART: Final = 0.25
-# Seconds after its deadline when the loop ends a call; by then the call's own thread usually has.
+# The loop ends a call this long after its deadline if the call's own thread has not ended it by then.
 DEADLINE_GRACE_S: Final = 0.5
 # How long a stream may be idle: normally, and while its worker is being replaced.
 IDLE_S: Final = 300.0

@@ -31,7 +31,7 @@ ARRIVING_SHARE: Final = 0.6
 LARGE_BYTES: Final = 1 << 20
 # Longest line with a chunk size or a trailer.
 MAX_LINE_BYTES: Final = 4096
-# The first chunks may have any size; from then on a minimum mean size applies, as a chunk takes a kilobyte's time.
+# Chunks that may have any size, and the minimum mean size beyond: a chunk takes the time of a kilobyte of data.
 FREE_CHUNKS: Final = 4096
 MIN_CHUNK_BYTES: Final = 64
 _MAX_TRAILER_LINES: Final = 100

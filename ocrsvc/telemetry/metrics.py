@@ -89,7 +89,7 @@ MEMORY_USED: Final = gauge(
 )
 MEMORY_LIMIT: Final = gauge("ocrsvc_memory_limit_bytes", "Memory of the container or the machine.")
 
-# GPUs; their numbers count all GPUs that the service has used since its start.
+# GPUs, numbered among all GPUs that the service has used since its start.
 WORKER_GPU: Final = gauge("ocrsvc_worker_gpu_bytes", "GPU memory that the worker holds.", ("slot",))
 GPU_MEMORY_USED: Final = gauge("ocrsvc_gpu_memory_used_bytes", "GPU memory that all processes hold.", ("gpu",))
 GPU_MEMORY_TOTAL: Final = gauge("ocrsvc_gpu_memory_total_bytes", "Memory of the GPU or its visible MIG part.", ("gpu",))

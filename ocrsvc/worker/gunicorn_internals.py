@@ -342,7 +342,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         now_s = time.monotonic()
         if now_s >= self._stop_at_s:
             raise StopIteration
-        # While a container is frozen, for example, no worker can send a heartbeat.
+        # After a pause in which no process ran, such as a frozen container, no heartbeat counts as missing.
         if now_s - self._last_turn_s > max(self.timeout / 2, _STANDSTILL_S):
             self.controller.reset_heartbeats()
         self._last_turn_s = now_s
