@@ -34,12 +34,12 @@ _MORE_TO_READ: Final = 75
 _MAX_PROBLEMS: Final = 20
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _REMEDY: Final = "Fix that and run the same command again: finished pages are kept."
-# Ray options that have a command-line option or that the run sets itself.
+# Refused in --actor-options, because command-line options or the run itself set these Ray options.
 _RESERVED: Final = (
     *("num_cpus", "num_gpus", "max_restarts", "max_task_retries", "max_concurrency", "name", "lifetime", "namespace"),
 )
 
-# Options that are fields of BatchRequest under the same name.
+# Command-line options with the same name as their field of BatchRequest.
 _REQUEST_FIELDS: Final = (
     *("part_pages", "attempts", "limit", "dedupe", "retry_failed", "as_planned", "update", "take_over", "work"),
 )
@@ -115,7 +115,6 @@ def batch(**options: Any) -> int:
     After an interruption the same command continues. The exit code is 0 if everything was read, 1 if pages have failed
     (0 with --exit-zero), 75 if pages are left to read; with --verify it is 65 if the output was changed.
     """
-    # Must run before the numeric libraries load, which is why they are imported inside functions.
     set_library_environment(os.environ)
     args = SimpleNamespace(**options)
     _check_modes(args)
@@ -216,7 +215,7 @@ def _read(destination: Destination, args: SimpleNamespace) -> int:
 
 
 def _summary_of(outcome: RunCounts, address: str, elapsed_s: float, shard: str | None) -> Iterator[str]:
-    """Summarize a run into the output at `address`; `elapsed_s` is this command's."""
+    """Sentences on the result of a run in the output at `address`; `elapsed_s` is the duration of this command."""
     if outcome.is_complete and not outcome.planned:
         yield "no pages to read" + (f": the run has fewer parts than --shard {shard} needs" if shard else "")
         return
@@ -245,7 +244,7 @@ def _make_report(destination: Destination) -> None:
 
 @contextmanager
 def _draining(work: Run) -> Iterator[None]:
-    """Make SIGINT and SIGTERM drain the run; a second signal ends the process at once."""
+    """On SIGINT or SIGTERM, finish the pages in progress, then stop; a second signal ends the process at once."""
 
     def drain(number: int, _frame: object) -> None:
         for other in _SIGNALS:
@@ -308,7 +307,7 @@ def _estimate_lines(pages: int, pace: Pace, args: SimpleNamespace) -> Iterator[s
     rate = f"{rate_of(pace.pages_per_s)} pages/s (± {pace.spread * 100:.0f} %), {pace.at_once} at once"
     yield ""
     yield f"{count_of(pace.pages, 'page')} read{failed}: {rate}"
-    # The number of machines of services and clusters is unknown.
+    # How many machines services and clusters have is unknown, so count in multiples of the present ones.
     one, several = ("this machine", "such machines") if args.on == "local" else ("the present readers", "times as many")
     for count in (1, 10, 100) if args.machines is None else sorted({1, args.machines}):
         name = one if count == 1 else f"{count} {several}"

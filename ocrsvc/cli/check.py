@@ -38,7 +38,6 @@ _OPEN_S: Final = 300.0
 def check(engine: str | None) -> None:
     """Print what is installed, which engines open here and why others fail, and the thread plan."""
     if engine:
-        # Must run before the numeric libraries load.
         set_library_environment(os.environ)
         from ocrsvc.engines.open_engine import open_engine
 
@@ -93,11 +92,11 @@ def describe_tls(settings: Settings) -> str:
 
 
 def describe_keys(settings: Settings) -> str:
-    """The key store's address and number of valid API keys, or why it cannot be read; creates no file."""
+    """The key store's address and number of valid API keys, or why it cannot be read. Does not create the store."""
     if settings.keys is None:
         return "off"
     address, path, valid = without_passwords(settings.keys), path_of(settings.keys), 0
-    # A store that the service has yet to create has no keys.
+    # A SQLite file that does not exist yet has no keys, and opening it would create it.
     if path is None or path.exists() or not path.parent.is_dir():
         try:
             with closing(open_store(settings.keys)) as store:
@@ -129,14 +128,13 @@ def _opens_in_subprocess(engine: str) -> bool:
     except subprocess.TimeoutExpired:
         print(f"  {engine}: does not open within {_OPEN_S:.0f} s", flush=True)
         return False
-    last = (done.stderr if done.returncode else done.stdout).strip().splitlines()[-1:] or [
-        f"exit code {done.returncode}"
-    ]
+    text = (done.stderr if done.returncode else done.stdout).strip() or f"exit code {done.returncode}"
+    last = text.splitlines()[-1]
     if done.returncode == 0:
-        outcome = f"opens ({last[0]})"
+        outcome = f"opens ({last})"
     elif done.returncode < 0:
         outcome = f"crashes (signal {-done.returncode}): its library or a model is damaged or does not fit this machine"
     else:
-        outcome = f"does not open: {last[0].removeprefix('ocrsvc: ')}"
+        outcome = f"does not open: {last.removeprefix('ocrsvc: ')}"
     print(f"  {engine}: {outcome}", flush=True)
     return done.returncode == 0

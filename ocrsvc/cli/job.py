@@ -10,7 +10,7 @@ import click
 
 from ocrsvc.batch.human_readable import visible
 from ocrsvc.cli.options import FILE, gathered, group, option, reading_options
-from ocrsvc.cli.output import JSON, NDJSON, OTHER_NAMES, STANDARD, check_output, formats_for, is_zip, writing
+from ocrsvc.cli.output import ALIASES, JSON, NDJSON, STDIO, check_output, formats_for, is_zip, writing
 from ocrsvc.cli.service import ACCESS, Access
 from ocrsvc.client.request import Options
 from ocrsvc.errors import BadOption
@@ -24,7 +24,7 @@ _WAIT: Final = option("--wait", is_flag=True, help="Wait until the job is done."
 
 
 def _client(url: str, **files: Path | None) -> Client:
-    """A client that closes when the command ends. Raises OperatorError."""
+    """A client that is closed when the command ends. Raises OperatorError."""
     client: Client = click.get_current_context().with_resource(Access(**files).client(url))
     return client
 
@@ -70,14 +70,14 @@ def _status(client: Client, job_id: str) -> None:
 @_ID
 @option("--format", "form", metavar="FORMAT", help="json, ndjson, pdf, md …; by default by the ending of -o, or json.")
 @_WAIT
-@option("-o", "--output", type=FILE, default=STANDARD, help="File to write instead of standard output.")
+@option("-o", "--output", type=FILE, default=STDIO, help="File to write instead of standard output.")
 @_service
 def _result(client: Client, job_id: str, form: str | None, output: Path, *, wait: bool) -> None:
     """Write a job's result."""
     check_output(output)
     if is_zip(output):
         raise BadOption("A job's result cannot be a zip.", "Fetch each format separately.")
-    formats = None if form is None else (OTHER_NAMES.get(form, form),)
+    formats = None if form is None else (ALIASES.get(form, form),)
     (name,) = formats_for(formats, output, default=JSON, lines=NDJSON)
     submitted = client.job(job_id)
     if wait:

@@ -49,7 +49,7 @@ def _change(
     may_cache: bool | None,
     **limits: Any,
 ) -> Change:
-    """The change that the options describe."""
+    """Make the function that applies the options to a key's entry. Raises OperatorError."""
     fields: dict[str, Any] = {"scopes": frozenset(scope) or None, "priority": priority, "may_cache": may_cache}
     fields = {name: value for name, value in fields.items() if value is not None}
     if adapter:
@@ -67,7 +67,7 @@ def _change(
 
 
 def _end_of(text: str, now_s: float) -> float | None:
-    """When a key expires, in Unix seconds; a date means its start, by default in UTC. Raises OperatorError."""
+    """Parse --expires into Unix seconds; a date means its first moment, by default in UTC. Raises OperatorError."""
     if text == "never":
         return None
     try:
@@ -132,7 +132,7 @@ def keys() -> None:
 
 @contextmanager
 def _opened() -> Iterator[KeyStore]:
-    """The key store. Raises OperatorError, KeysUnavailable."""
+    """Open the key store for a block. Raises OperatorError, KeysUnavailable."""
     address = read_settings().keys
     if address is None:
         raise OperatorError("OCRSVC_KEYS is not set.", "Set it, such as to sqlite:/var/lib/ocrsvc/keys.sqlite.")
@@ -147,7 +147,7 @@ def _opened() -> Iterator[KeyStore]:
 
 @contextmanager
 def _audited(action: str, name: str) -> Iterator[tuple[KeyStore, float, dict[str, object]]]:
-    """The store, the time, and facts for the audit log, written at the end. Raises OperatorError, KeysUnavailable."""
+    """Yield the store, the time, and facts that are written to the audit log after the block. Raises as `_opened`."""
     facts: dict[str, object] = {"name": name}
     with _opened() as store:
         log, now_s = audit_log_of(read_settings()), time.time()

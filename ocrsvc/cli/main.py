@@ -28,7 +28,7 @@ _COMPLETION: Final = "_OCRSVC_COMPLETE"
 
 
 class _Commands(Group):
-    """The commands; only the called one is imported."""
+    """The commands; a command's module is imported only when it is needed."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """All names, in the order of the help."""
@@ -71,7 +71,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     if shell := os.environ.get(_COMPLETION):
         return shell_complete(ocrsvc, {}, "ocrsvc", _COMPLETION, shell)
     try:
-        # Not click's `main`, whose exit codes for an interrupt and a closed pipe differ.
+        # click's own `main` would exit with other codes after an interrupt or a closed pipe.
         with ocrsvc.make_context("ocrsvc", list(sys.argv[1:] if argv is None else argv)) as context:
             code: int | None = ocrsvc.invoke(context)
         sys.stdout.flush()
@@ -85,6 +85,6 @@ def run(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # As with `| head -1`. The interpreter's last flush of stdout would report the pipe again.
+        # The reader closed the pipe, as `head -1` does; without this, the flush of stdout at exit would fail too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE

@@ -60,7 +60,6 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
     """Serve page-reading tools to assistants (MCP) until the client disconnects or a signal comes."""
     check_at_most_one(engine=engine, url=url)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    # Must run before the numeric libraries load.
     set_library_environment(os.environ)
     try:
         from ocrsvc.cli.read import start_reader
@@ -69,7 +68,7 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
     except ModuleNotFoundError as error:
         remedy = "Install the extra: pip install '.[mcp]'."
         raise OperatorError(f"ocrsvc mcp needs the package {error.name}.", remedy) from error
-    # An engine in this process opens at first use.
+    # An engine in this process starts when a tool is first called.
     source: PageSource = ServicePages(access.client(url)) if url else EnginePages(lambda: start_reader(engine))
     try:
         files = _sources(folders or ([Path.cwd()] if http is None else []), most_bytes)

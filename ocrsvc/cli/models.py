@@ -87,13 +87,13 @@ def repository_of(settings: Settings) -> Path:
 
 
 def control_of(settings: Settings) -> ModelControl:
-    """Open the repository's control as a worker does. Raises OperatorError."""
+    """Open the repository's ModelControl as a worker does. Raises OperatorError."""
     folder = repository_of(settings)
     return open_control(folder, state_folder(folder, settings.models_state), read_model_key(settings))
 
 
 def selector_of(control: ModelControl, settings: Settings) -> VersionSelector:
-    """The selection of a worker that has loaded all available versions."""
+    """The VersionSelector of a worker that has loaded all available versions."""
     return VersionSelector(control, parse_wanted_model(settings.model), lambda _version: True)
 
 
@@ -105,7 +105,7 @@ def selector_of(control: ModelControl, settings: Settings) -> VersionSelector:
 def _list(settings: Settings, url: str | None, access: Access, *, as_json: bool) -> None:
     """List the models and their versions."""
     if url:
-        # A service omits reasons.
+        # A service does not report reasons.
         with access.client(url) as client:
             listed = [asdict(one) | {"state": one.state.lower(), "reason": ""} for one in client.models().models]
     else:
@@ -134,7 +134,7 @@ def _of_repository(settings: Settings) -> Iterator[dict[str, Any]]:
 
 
 def _state(status: VersionStatus, control: ModelControl, selector: VersionSelector) -> str:
-    """One word; more precise than the protocols' states."""
+    """A version's state in one word; there are more states than in the serving protocols."""
     if status.version is None:
         return "bad"
     if status.state == "AVAILABLE":
@@ -155,7 +155,7 @@ def _entry(
     if version is None:
         return about
     described = version.description
-    # The built-in model's wheel has other files too.
+    # Only the model's own files: the built-in model's folder is that of a wheel with other files.
     files = [version.folder / file for file in version.digests or described.files]
     return {
         **about,
@@ -168,7 +168,7 @@ def _entry(
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    # Number 0: a model whose folder cannot be listed.
+    # Version 0 stands for a model whose folder cannot be listed.
     return f"{entry['name']}/{entry['version']}" if entry["version"] else entry["name"]
 
 
@@ -287,7 +287,7 @@ def _remove(settings: Settings, version: tuple[str, int], *, yes: bool, force: b
         print(f"Remove {folder}? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             return 1
-    # Removes the manifest first, so that a service never sees half a version.
+    # This removes the manifest first, so that a service never sees half a version.
     remove_version(folder)
     print(f"{name}/{number} is removed.")
     return 0

@@ -1,4 +1,4 @@
-"""`ocrsvc models add`, `encrypt` and `new-key`: write versions from model files and encrypted versions."""
+"""`ocrsvc models add`, `encrypt` and `new-key`: write versions from model files, encrypt versions, create keys."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -119,7 +119,7 @@ def _encrypt(settings: Settings, source: str, to: int | None) -> None:
 
 
 def _source(text: str, repository: Path, key: ModelKey) -> ModelVersion:
-    """A version of the repository, or of another folder. Raises OperatorError."""
+    """Open NAME/VERSION in the repository, or a version's folder elsewhere. Raises OperatorError."""
     if not text.startswith((".", "/")):
         return ModelRepository(repository, key).open(*named_version(text))
     home, number = Path(text).resolve().parent, Path(text).resolve().name

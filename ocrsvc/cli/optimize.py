@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _ENDINGS: Final = frozenset(
     {".avif", ".bmp", ".gif", ".heic", ".heif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 )
-# With fewer characters the agreement of two models is not meaningful.
+# With fewer characters, comparing the texts that two models read is not meaningful.
 MIN_CHARACTERS: Final = 500
 
 
@@ -34,7 +34,6 @@ MIN_CHARACTERS: Final = 500
 @option("--out", type=FILE, metavar="FOLDER", help="Folder for the choice; by default OCRSVC_MODEL_CACHE.")
 def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> None:
     """Choose the fastest runtime and precision of ppocr's models for your pages and CPUs."""
-    # Must run before the numeric libraries load, which is why they are imported inside functions.
     set_library_environment(os.environ)
     from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
     from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part

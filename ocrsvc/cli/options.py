@@ -55,12 +55,12 @@ class _Option(click.Option):
 
 
 def command(*examples: str, **more: Any) -> Callable[[Callable[..., Any]], click.Command]:
-    """`click.command` with examples."""
+    """`click.command` with examples at the end of its help."""
     return click.command(cls=Command, examples=examples, **more)
 
 
 def group(*examples: str, cls: type[Group] = Group, **more: Any) -> Callable[[Callable[..., Any]], Group]:
-    """`click.group` with examples."""
+    """`click.group` with examples at the end of its help."""
     return click.group(cls=cls, examples=examples, **more)
 
 

@@ -15,9 +15,9 @@ from ocrsvc.errors import BadOption, OperatorError
 from ocrsvc.plugins import output_formats
 
 JSON, NDJSON, PDF, TEXT = "json", "ndjson", "pdf", "text"
-OTHER_NAMES: Final = {"txt": TEXT}
+ALIASES: Final = {"txt": TEXT}
 """Aliases of formats."""
-STANDARD: Final = Path("-")
+STDIO: Final = Path("-")
 """Standard input or output."""
 
 _ZIP: Final = ".zip"
@@ -51,7 +51,7 @@ def show_progress(done: int, count: int, doing: str = "") -> None:
 
 
 def formats_for(asked: tuple[str, ...] | None, output: Path, default: str = TEXT, lines: str = JSON) -> tuple[str, ...]:
-    """The formats of --format, else that of the output's ending, or the default; `lines` is that of .jsonl and .ndjson.
+    """The formats of --format, else of the output's file ending, else `default`; .jsonl and .ndjson mean `lines`.
 
     Raises BadOption if ending and format disagree, the ending is unknown, or a zip has no formats.
     """
@@ -89,7 +89,7 @@ def _ending_of(output: Path) -> str:
 
 def check_output(output: Path, sources: Sequence[Path] = ()) -> None:
     """Raises BadOption if the output cannot be written or would replace a source."""
-    if output == STANDARD:
+    if output == STDIO:
         return
     if output.is_dir() or not output.parent.is_dir():
         raise BadOption(f"{output} cannot be written.", "Name a file in an existing folder.")
@@ -99,8 +99,8 @@ def check_output(output: Path, sources: Sequence[Path] = ()) -> None:
 
 @contextmanager
 def writing(output: Path) -> Iterator[IO[bytes]]:
-    """A file that becomes the output, or is copied to the pipe, if the block succeeds. Raises OperatorError."""
-    is_device = output == STANDARD or (output.exists() and not output.is_file())
+    """Yield a file; if the block succeeds, it replaces the output, or is copied to a pipe. Raises OperatorError."""
+    is_device = output == STDIO or (output.exists() and not output.is_file())
     try:
         with _copied_to(output) if is_device else _beside(Path(os.path.realpath(output))) as file:
             yield file
@@ -115,14 +115,14 @@ def _copied_to(output: Path) -> Iterator[IO[bytes]]:
     with TemporaryFile() as file:
         yield file
         file.seek(0)
-        with nullcontext(sys.stdout.buffer) if output == STANDARD else output.open("wb") as device:
+        with nullcontext(sys.stdout.buffer) if output == STDIO else output.open("wb") as device:
             shutil.copyfileobj(file, device)
             device.flush()
 
 
 @contextmanager
 def _beside(output: Path) -> Iterator[IO[bytes]]:
-    """A file in a temporary folder beside the output, moved to it at the end with its mode."""
+    """Yield a file in a temporary folder beside the output; at the end move it to the output, keeping its mode."""
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name[:40]}.") as folder:
         draft = Path(folder, "draft")
         with draft.open("w+b") as file:

@@ -18,18 +18,7 @@ import orjson
 
 from ocrsvc.batch.human_readable import count_of, visible
 from ocrsvc.cli.options import FILE, check_at_most_one, command, option, reading_options
-from ocrsvc.cli.output import (
-    JSON,
-    OTHER_NAMES,
-    PDF,
-    STANDARD,
-    TEXT,
-    check_output,
-    formats_for,
-    is_zip,
-    show_progress,
-    writing,
-)
+from ocrsvc.cli.output import ALIASES, JSON, PDF, STDIO, TEXT, check_output, formats_for, is_zip, show_progress, writing
 from ocrsvc.cli.service import Access, service_access
 from ocrsvc.client.request import Options
 from ocrsvc.client.response import Answer, page_of
@@ -48,10 +37,10 @@ if TYPE_CHECKING:
     from ocrsvc.pipeline.read import Reader
 
 FileOutcome = Answer | OcrsvcError
-"""What was read of a file, or its error."""
+"""A file's result, or its error."""
 FileAnswers = Iterator[tuple[Path, FileOutcome]]
 
-# The user can press Ctrl-C.
+# A day, which is no limit in practice: the user can press Ctrl-C.
 _DEADLINE_S: Final = 86_400.0
 _STOP_S: Final = 5.0
 _FILES_AT_ONCE: Final = 16
@@ -60,26 +49,26 @@ _FILES_AT_ONCE: Final = 16
 def load(file: Path) -> bytes | OcrsvcError:
     """The bytes of a file, or the error."""
     try:
-        return standard_input() if file == STANDARD else file.read_bytes()
+        return standard_input() if file == STDIO else file.read_bytes()
     except OSError as error:
         return NothingSent(f"The file cannot be read: {error.strerror}.", "Check its name and permissions.")
 
 
 @cache
 def standard_input() -> bytes:
-    """All of standard input, cached."""
+    """Read all of standard input; later calls return the same bytes."""
     return sys.stdin.buffer.read()
 
 
 def read_by_service(files: Sequence[Path], url: str, access: Access, options: Options, *, shows: bool) -> FileAnswers:
     """Read files by a service, a few at a time; yield each file with its outcome, in order."""
-    images = (standard_input() if file == STANDARD else file for file in files)
+    images = (standard_input() if file == STDIO else file for file in files)
     with access.client(url) as client, closing(client.read_many(images, **options)) as answers:
         for done, (file, answer) in enumerate(zip(files, answers, strict=True), start=1):
             if shows:
                 show_progress(done, len(files), visible(str(file))[:60])
             if isinstance(answer, NotConnected) and done < len(files):
-                # The others would fail alike, a few seconds later each.
+                # The other files would fail in the same way, each after a few seconds.
                 left = f"{answer.remedy} {count_of(len(files) - done, 'more file')} not read."
                 yield file, NotConnected(answer.detail, left)
                 return
@@ -88,7 +77,6 @@ def read_by_service(files: Sequence[Path], url: str, access: Access, options: Op
 
 def read_in_this_process(files: Sequence[Path], engine: str | None, options: Options, *, shows: bool) -> FileAnswers:
     """Read files by an engine in this process; yield each file with its outcome, in order."""
-    # Must run before the numeric libraries load, which is why they are imported inside functions.
     set_library_environment(os.environ)
     from ocrsvc.http.options import read_options
 
@@ -105,7 +93,7 @@ def start_reader(engine: str | None) -> Reader:
     """Start a warm reader. Raises EngineUnavailable, SettingsError."""
     from ocrsvc.pipeline.read import Reader
 
-    # OCRSVC_MAX_PAGES limits requests of a service's clients.
+    # OCRSVC_MAX_PAGES limits the requests of a service's clients, not this command.
     overrides = {"OCRSVC_MAX_PAGES": "100000"} | ({"OCRSVC_ENGINE": engine} if engine else {})
     settings = read_settings(os.environ | overrides)
     reader = Reader(settings, plan_for(settings, workers=1))
@@ -141,7 +129,7 @@ def _answer_of(pages: Sequence[PageRead], options: ReadOptions) -> FileOutcome:
 
 
 def _write(read: Sequence[tuple[Path, Answer]], formats: Sequence[str], target: Path, options: Options) -> None:
-    """Write all documents in these formats, as one file or a zip; JSON and text omit what is not requested."""
+    """Write all documents in these formats, as one file or a zip, without words and tables that are not requested."""
     from ocrsvc.formats.output_files import files_of, write_zip
 
     wanted = {"words": options["words"] or options["characters"], "tables": options["tables"]}
@@ -177,7 +165,7 @@ def _result_of(file: Path, answer: Answer, *, with_file: bool) -> NamedResult:
         raise data
     pages = [page.record() for page in answer.pages]
     result = DocumentResult(data, pages, len(pages), EngineInfo(**answer.engine), list(answer.failed))
-    return NamedResult("" if file == STANDARD else file.name, result)
+    return NamedResult("" if file == STDIO else file.name, result)
 
 
 _KEY_REMEDY: Final = f"Name the key's file with --key-file, or set {API_KEY_VARIABLE}."
@@ -188,7 +176,7 @@ def _formats_of(_ctx: click.Context, _parameter: click.Parameter, value: Any) ->
     """Parse a comma-separated list of formats. Raises BadParameter."""
     if value is None or isinstance(value, tuple):
         return value
-    names = tuple(dict.fromkeys(OTHER_NAMES.get(name, name) for name in value.split(",")))
+    names = tuple(dict.fromkeys(ALIASES.get(name, name) for name in value.split(",")))
     for name in names:
         if name not in (JSON, *output_formats()):
             raise click.BadParameter(f"{name!r} is not one of {JSON}, {', '.join(output_formats())}.")
@@ -236,7 +224,7 @@ def read(
     check_at_most_one(engine=engine, url=url)
     if timing and not url:
         raise BadOption("--timing needs a service.", "Name it with --url http://host:port.")
-    chosen = _checked_formats(formats, files, output or STANDARD, reading)
+    chosen = _checked_formats(formats, files, output or STDIO, reading)
     options: Any = {**reading, **{name: True for name in needs_of(chosen) if not reading.get(name)}}
     shows = (output is not None or not sys.stdout.isatty()) and sys.stderr.isatty()
     if url:
@@ -258,7 +246,7 @@ def _checked_formats(
     joins = formats == (PDF,) and len(files) > 1 and target.suffix.lower() == ".pdf"
     if joins and any(isinstance(data, bytes) and b"%PDF-" in data[:32] for data in map(load, files)):
         raise BadOption("A PDF cannot be joined with others.", "Read them one by one, or write a zip: -o FILE.zip.")
-    if target == STANDARD and sys.stdout.isatty() and (PDF in formats or len(formats) > 1):
+    if target == STDIO and sys.stdout.isatty() and (PDF in formats or len(formats) > 1):
         raise BadOption("A binary file cannot be written to the terminal.", "Add -o FILE.")
     if PDF in formats and reading["mask"]:
         what = "--mask cannot be combined with --format pdf, which shows the unmasked pages."
@@ -266,12 +254,10 @@ def _checked_formats(
     return formats
 
 
-def _output(
-    answers: FileAnswers, formats: Sequence[str], output: Path | None, reading: Options, *, headed: bool
-) -> int:
-    """Print each file as it comes, or write those read as one document; return the first failure's exit code."""
+def _output(files: FileAnswers, formats: Sequence[str], output: Path | None, reading: Options, *, headed: bool) -> int:
+    """Print each file's result at once, or write all results to one output; return the first failure's exit code."""
     code, read, prints = 0, list[tuple[Path, Answer]](), output is None and formats in {(TEXT,), (JSON,)}
-    for file, answer in answers:
+    for file, answer in files:
         if isinstance(answer, Answer) and prints:
             heading = f"==> {file} <==\n" if headed else ""
             text = _json_line(file, answer).decode() if formats == (JSON,) else f"{heading}{answer.text}\n"
@@ -281,7 +267,7 @@ def _output(
         failure = _report(file, answer)
         code = code or failure
     if read:
-        _write(read, formats, output or STANDARD, reading)
+        _write(read, formats, output or STDIO, reading)
     return code
 
 

@@ -1,4 +1,4 @@
-"""`ocrsvc serve` and `ocrsvc recycle`: become gunicorn; replace all workers of a running service."""
+"""`ocrsvc serve` and `ocrsvc recycle`: run gunicorn in this process; replace all workers of a running service."""
 
 import os
 import re
@@ -44,14 +44,14 @@ def serve(port: int | None, flags: Sequence[str], **known: str | Sequence[str] |
     check_at_most_one(port=port, bind=known["bind"])
     for name, values in known.items():
         flags = [*(f"--{name}={value}" for value in ([values] if isinstance(values, str) else values or ())), *flags]
-    # Names an unknown flag before gunicorn would, as "gunicorn".
+    # Check the flags here, so that the error for an unknown flag names `ocrsvc serve`, not gunicorn.
     Config("%(prog)s [OPTIONS]", prog="ocrsvc serve").parser().parse_args(flags)
     if port:
         host = read_settings().bind.rpartition(":")[0]
         os.environ[variable_of("bind")] = f"{'127.0.0.1' if host == 'unix' else host}:{port}"
     sys.stdout.flush()
     line = command_line(flags)
-    # exec keeps the process id, so signals and exit codes are gunicorn's.
+    # exec keeps the process id, so gunicorn gets the signals, and its exit code is this command's.
     os.execv(line[0], line)  # noqa: S606  no shell needed
 
 
@@ -110,7 +110,7 @@ def _read_pidfile(file: Path | None) -> int:
 
 
 def find_arbiter(pid: int) -> Process:
-    """The arbiter with this process id. Raises OperatorError for another or no process."""
+    """The arbiter with this process id. Raises OperatorError if the process does not exist or is not an arbiter."""
     if (arbiter := _process(pid)) is None:
         raise OperatorError(f"Process {pid} does not exist.", f"Is the service running? {_REMEDY}")
     command_line = _read(pid, "cmdline").replace("\0", " ").strip()
@@ -122,7 +122,7 @@ def find_arbiter(pid: int) -> Process:
 
 
 def workers_of(pid: int) -> frozenset[Process]:
-    """The arbiter's children that catch SIGUSR2 only; those with the arbiter's handlers, too, were just forked."""
+    """The arbiter's children that catch only SIGUSR2; a child that also has the arbiter's handlers was just forked."""
     children = map(_process, map(int, _read(pid, f"task/{pid}/children").split()))
     return frozenset(child for child in children if child and _caught(child.pid) == {signal.SIGUSR2})
 

@@ -1,4 +1,4 @@
-"""Access of commands to a service: address, API key, certificates; the client library or a single GET."""
+"""How commands reach a service: address, API key, certificates; by the client library or a single GET request."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 def refusal_of(address: str, status: int, body: bytes) -> OperatorError:
-    """The error of a response: the service's problem detail, else the start of the body."""
+    """The error for a response other than 200, with the service's problem detail, else the start of the body."""
     remedy = "Check the address and its http:// or https://; see the service's log."
     try:
         problem = orjson.loads(body)

@@ -67,7 +67,7 @@ def _describe_counts(answer: Node) -> Iterator[str]:
 
 
 def _total(counts: Mapping[str, float]) -> str:
-    """The total, with its parts."""
+    """The sum of the counts, followed by the counts that are not 0."""
     parts = ", ".join(f"{name} {count:.0f}" for name, count in counts.items() if count)
     return f"{sum(counts.values()):.0f}" + (f" ({parts})" if parts else "")
 
@@ -98,7 +98,7 @@ def describe_overview(answer: Node) -> Iterator[str]:
 
 
 def _last_minute(curves: Node) -> str:
-    """Mean rates of the counters, and the maximum of the percentiles."""
+    """The last minute's mean rates of the counters, and maxima of the percentiles."""
     if not curves["ready"]:
         return "not recorded by this service"
     counted = (("requests", "requests_per_s"), ("own failures", "own_failures_per_s"), ("refused", "refused_per_s"))

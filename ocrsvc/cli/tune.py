@@ -48,7 +48,7 @@ class Load(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """Results of one choice; responses other than 200 count as failed."""
+    """Results of one candidate; responses other than 200 count as failed."""
 
     values: SettingValues
     pages_per_s: float
@@ -111,11 +111,11 @@ def _measure_all(candidates: Sequence[SettingValues], load: Load) -> list[Measur
 def workers_and_threads(cpus: float, device: str) -> list[SettingValues]:
     """Candidates: from few workers with many engine threads to many workers with few."""
     if device == "cuda":
-        # Threads mostly wait for the GPU.
+        # Engine threads mostly wait for the GPU, so their number does not depend on the cores.
         return [{"workers": w, "engine_threads": t} for w, t in product((1, 2, 3), (2, 4, 8))]
     cores = max(1, round(cpus))
     workers = {count for count in (1, 2, 4, cores // 2, cores) if 1 <= count <= cores}
-    # An equal share of the cores per worker, and one thread more.
+    # Each worker gets an equal share of the cores as threads, or one thread more.
     shares = {(w, cores // w + more) for w in workers for more in (0, 1)}
     return [{"workers": w, "engine_threads": t} for w, t in sorted(shares)]
 
@@ -138,8 +138,8 @@ def _in_words(values: SettingValues) -> str:
 
 
 def measure(values: SettingValues, load: Load) -> Measurement:
-    """Start a service, warm it with a page per client, load it and stop it. Raises OperatorError."""
-    # Readiness is logged at this level, and the clients have no certificate.
+    """Start a service, warm it up with a page per client, put it under load, stop it. Raises OperatorError."""
+    # Workers log their readiness at level info; the clients have no certificate.
     overrides = {**values, "log_level": "info", "tls_clients": "optional"}
     environ = os.environ | {variable_of(name): str(value) for name, value in overrides.items()}
     with _running(environ, values["workers"]) as url:
