@@ -44,7 +44,7 @@ _SECRET_PART: Final = re.compile(rf"({_PREFIX}[0-9a-f]{{{2 * _ID_BYTES}}}_)[A-Za
 class KeyLimits:
     """Limits over all workers and machines that share the store; None means no limit.
 
-    Bursts of one second's requests, at least one, are allowed. Days and months are in UTC.
+    Bursts of up to one second's requests, and at least one request, are allowed. Days and months are in UTC.
     """
 
     requests_per_s: float | None = None

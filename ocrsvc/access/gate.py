@@ -108,7 +108,7 @@ class AccessGate:
         return Admission(self._store, self._reservations, entry, self._clock())
 
     def usage(self) -> list[tuple[KeyEntry, Usage]]:
-        """Every key and its usage, sorted by name. Raises KeysUnavailable."""
+        """All keys with their usage, sorted by name. Raises KeysUnavailable."""
         day, keys = day_of(self._clock()), self._store.keys()
         return [(key.entry, self._store.usage(key.entry.name, day)) for key in keys]
 
@@ -158,7 +158,7 @@ class AccessGate:
     def _allowed(
         self, entry: KeyEntry | None, shown: KeySecret | None, scope: Scope | None, adapter: str | None
     ) -> KeyEntry:
-        """The key, if it is valid and allows this. Raises KeyRefused, ScopeMissing, KeysUnavailable."""
+        """The key, if valid and allowed the scope and wire format. Raises KeyRefused, ScopeMissing, KeysUnavailable."""
         if not self.is_ready:
             raise KeysUnavailable
         now_s = self._clock()
@@ -172,7 +172,7 @@ class AccessGate:
 
 
 def read_key_counts(gate: AccessGate) -> Iterator[tuple[Metric, float]]:
-    """The numbers of valid keys and of keys with few pages left. Raises KeysUnavailable."""
+    """Number of valid keys, and number of keys with at most a tenth of a quota left. Raises KeysUnavailable."""
     now_s = time.time()
     valid = [(entry.limits, usage) for entry, usage in gate.usage() if entry.is_valid(now_s)]
     yield metrics.KEYS, len(valid)
@@ -185,5 +185,5 @@ def _missing(noun: str, allowed: str, wanted: str) -> ScopeMissing:
 
 
 def _refused() -> KeyRefused:
-    """One message for all cases, so that callers cannot test which keys exist."""
+    """Make the same error for all cases, so that callers cannot find out which keys exist."""
     return KeyRefused("The API key is not valid.", "Ask the operator of this service for a key.")

@@ -166,7 +166,7 @@ class ObjectDestination(Destination):
             file.write(data)
 
     def names(self, folder: str) -> list[str]:
-        return [one.url.rpartition("/")[2] for one in self._objects.listing(self._url(folder)) if not one.is_folder]
+        return [each.url.rpartition("/")[2] for each in self._objects.listing(self._url(folder)) if not each.is_folder]
 
     def delete(self, name: str) -> None:
         self._objects.delete(self._url(name))

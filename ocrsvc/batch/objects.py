@@ -156,7 +156,7 @@ class Objects:
         root = f"{self._protocol}://"
         found = (_object_of(root + str(entry["name"]).removeprefix(root).lstrip("/"), entry) for entry in entries)
         # Some stores include the folder itself in its listing.
-        return sorted((one for one in found if one.url.rstrip("/") != url.rstrip("/")), key=lambda one: one.url)
+        return sorted((each for each in found if each.url.rstrip("/") != url.rstrip("/")), key=lambda each: each.url)
 
     def below(self, url: str) -> Iterator[StoredObject]:
         """All objects below a folder, depth first; memory holds the listing of one folder per level."""

@@ -115,7 +115,7 @@ class WorkFile:
             self.path.with_name(self.path.name + end).unlink(missing_ok=True)
 
     def _open(self, run_id: str) -> None:
-        # Two threads use it (one runs, one writes parts); SQLite serializes their calls.
+        # The run's thread and the part-writing thread share the connection; Python's SQLite serializes their calls.
         self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60, check_same_thread=False)
         try:
             self._db.execute(f"PRAGMA journal_mode={'WAL' if is_local_disk(self.path.parent) else 'DELETE'}")

@@ -28,7 +28,7 @@ _MAX_KEY_CHARS: Final = 255
 
 
 class JobOwner(NamedTuple):
-    """A job's owner: the caller, whose share of the store it uses, and the API key that may access it, by identity."""
+    """A job's owner: the caller whose share of the store it uses, and the identity of the key that may access it."""
 
     caller: str
     key: str | None = None

@@ -153,7 +153,7 @@ class JobReading:
                 LOGGER.info("no file was made of job %s format=%s code=%s", self._job.id, name, error.code)
 
     def _read_some(self, document: Document, numbers: Sequence[int], lease: Lease) -> None:
-        """Read the first of these pages, until one has to be tried again."""
+        """Read pages from the front of `numbers`, until one must be tried again."""
         if self._begun.get(numbers[0], 0) >= MAX_TRIES:
             why = f"The page was begun {MAX_TRIES} times and never finished; it is skipped."
             self._write(numbers[0], {"error": why, "code": DeadlineExceeded.code})

@@ -142,7 +142,7 @@ class LoadedModels(VersionLoader):
 
     def has_room_for(self, version: ModelVersion) -> bool:
         """Whether a version probably fits into the budget beside all loaded ones."""
-        # Outside the lock, for it may stat files.
+        # Computed outside the lock, because it may stat files.
         needed_bytes = self._memory.expected_bytes(version)
         with self._changed:
             others = [entry.size_bytes for key, entry in self._entries.items() if key != key_of(version)]

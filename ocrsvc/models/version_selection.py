@@ -43,7 +43,7 @@ class VersionSelector:
         return version or self._find(latest := self._control.latest(), options) or _refuse(self, latest, options)
 
     def serving(self, wanted: WantedModel) -> ModelVersion | None:
-        """The version that serves a model name now, without shares; None without one."""
+        """The version that serves a model name now, ignoring traffic shares; None without one."""
         version = self.find_available(self._control.catalogue(), wanted, draws=False)
         return version or self.find_available(self._control.latest(), wanted, draws=False)
 
@@ -83,7 +83,7 @@ class VersionSelector:
         return None
 
     def _current(self, model: Model) -> ModelVersion | None:
-        """The stable version, else the newest loaded one, else the newest; replaced versions serve until then."""
+        """The stable version, else the newest loaded one, which may be a replaced version, else the newest."""
         stable = model.labelled(STABLE)
         if stable is not None or not model.available:
             return stable

@@ -34,11 +34,11 @@ PAGE_LIMIT_S: Final = 600.0
 """Time limit of a request."""
 # Memory limit of the files being sent to services; a larger file is sent alone.
 _MOST_HELD_BYTES: Final = 1 << 28
-# How long one request is retried while no service is reachable; at the start the run then fails.
+# How long a request is retried while no service is reachable; at its start, the run fails after this time.
 _UNREACHABLE_S: Final = 10.0
 _BLANK_LIMIT_S: Final = 60.0
 _PAUSE_S: Final = 1.0
-# A file fails after it got no answer this often; once may be chance.
+# A file fails after this many requests without an answer; a single one may be chance.
 _ROUNDS: Final = 2
 # Errors that stop the run: they are not a page's fault, and waiting does not help.
 _STOPPING: Final = (KeyMissing, KeyRefused, ScopeMissing, QuotaExceeded, RunChanged)

@@ -27,7 +27,7 @@ _SPECIAL: Final = re.compile(r"[*?\[]")
 
 
 def find_all(sources: tuple[str, ...], counts: PlanningCounts, *, only_local: bool = False) -> Iterator[Found]:
-    """Yield the files of all sources once each, or `only_local` ones. Raises SourceGone and BadOption."""
+    """Yield each file of all sources once; with `only_local`, only local files. Raises SourceGone and BadOption."""
     seen: set[int] = set()
     has_ranges = False
     for source in sources:

@@ -38,7 +38,7 @@ _MOST_OPEN: Final = 4
 _MOST_ROWS: Final = 1000
 _PATHS_AT_ONCE: Final = 16
 _WINDOW_BYTES: Final = 24 * 1024 * 1024
-# A file may state this many rows however small it is, and otherwise at most one row per byte.
+# A file of any size may state this many rows; more are accepted only up to one row per byte.
 _FREE_ROWS: Final = 1_000_000
 _IMAGES: Final = ("image", "img", "bytes", "content")
 _PATHS: Final = ("path", "image_path", "file_name", "file", "image")

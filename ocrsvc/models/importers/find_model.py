@@ -116,7 +116,7 @@ def _origin(source: Path, files: Sequence[SourceFile]) -> _Origin:
     wheel = _wheel_of(source.resolve())
     if wheel is None:
         return _Origin(source.resolve().name, licence, text)
-    # The current field and the deprecated one.
+    # The current metadata field for the licence, and the deprecated one.
     fields = (wheel.metadata[name] for name in ("License-Expression", "License") if name in wheel.metadata)
     return _Origin(f"the wheel {wheel.metadata['Name']} {wheel.version}", licence or next(fields, "")[:60], text)
 
