@@ -381,21 +381,6 @@ def page_handle(threads: int = 1) -> Iterator[PageHandle]:
     engine.close()
 
 
-def run_beside_benchmarks(code: str) -> str:
-    """What a program prints that is run beside the benchmarks and must end well."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT / "benchmarks",
-        env=clean_environment({}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def build_wheel(folder: Path) -> Path:
     """The wheel of the sources in a folder, built there."""
     code = "from setuptools import build_meta; build_meta.build_wheel('dist')"

@@ -1,86 +1,59 @@
-"""Benchmarks: events of regions.py by worked examples and its autoscaler; percentiles and names of peers.py."""
+"""Benchmarks: accuracy.py over a corpus and a scorer of this test's own, and the percentiles of peers.py."""
 
+import hashlib
 import json
-from typing import Any
+from pathlib import Path
 
 import pytest
-from support import run_beside_benchmarks
+from support import run_program
 
-FLEET = """
-import json
-from bench.fleet import Fleet, FleetSettings
+# A scorer with the functions of the corpus's own, over words between blanks.
+SCORER = """
+from collections import Counter
 
-def fleet_of(hosts, places=2, tries_next=False, workers=1):
-    trips = [[0.0, 0.5], [0.5, 0.0]] if len(hosts) == 2 else [[0.0]]
-    return Fleet(FleetSettings(workers, places, 10.0, 10.0, tries_next, trips, 3.0), hosts, 2, 1)
+def truth_of(row):
+    return row.get("text")
 
-def show(fleet):
-    rows = {"interactive": fleet.interactive, "batch": fleet.of_batch}
-    seconds = {name: [[round(s, 3) for s in one.waits_s] for one in row] for name, row in rows.items()}
-    took = [[round(s, 3) for s in one.took_s] for one in fleet.interactive]
-    print(json.dumps({**seconds, "took": took, "refused": sum(one.refused for one in fleet.interactive),
-                      "given up": sum(one.given_up for one in fleet.interactive)}))
+def f1(truth, read):
+    wanted, got = Counter(truth.split()), Counter(read.split())
+    return sum((wanted & got).values()), sum(wanted.values()), sum(got.values())
+
+def edits(truth, read):
+    return int(truth != read), len(truth)
+
+def spaces(truth, read):
+    return {"mixed": [truth.count(" "), truth.count(" "), read.count(" "), 3, 4], "latin": [0] * 5}
 """
+PAGES = {f"img/page{number}.png": f"page {number} says" for number in range(12)}
 
 
-def simulated(code: str) -> Any:
-    """What a program over FLEET prints, as JSON."""
-    return json.loads(run_beside_benchmarks(FLEET + code))
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder with twelve pages of two kinds, and a reading of them."""
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "score.py").write_text(SCORER, "utf-8")
+    kinds = ["photo", *["document"] * 11]
+    rows = [{"file": file, "text": PAGES[file], "kind": kind} for file, kind in zip(PAGES, kinds, strict=True)]
+    (tmp_path / "corpus" / "manifest.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    lines = [{"file": file, "text": text} for file, text in PAGES.items()]
+    (tmp_path / "read.jsonl").write_text("\n".join(map(json.dumps, lines)), "utf-8")
+    return tmp_path
 
 
-def test_pages_wait_for_the_worker_and_interactive_goes_before_batch() -> None:
-    found = simulated("""
-fleet = fleet_of([1])
-fleet.run(iter([(0.0, 0, False, 2.0), (0.5, 0, True, 1.0), (1.0, 0, False, 1.0)]), 100.0)
-show(fleet)
-""")
-    # The second interactive page begins at 2 s, the batch page at 3 s.
-    assert found["interactive"] == [[0.0, 1.0]]
-    assert found["batch"] == [[2.5]]
-
-
-def test_a_full_host_refuses_and_the_caller_retries_or_tries_the_next_region() -> None:
-    calls = "iter([(0.0, 0, False, 4.0), (0.1, 0, False, 4.0), (0.2, 0, False, 4.0), (0.3, 0, False, 4.0)])"
-    alone = simulated(f"fleet = fleet_of([1, 1]); fleet.run({calls}, 100.0); show(fleet)")
-    asking = simulated(f"fleet = fleet_of([1, 1], tries_next=True); fleet.run({calls}, 100.0); show(fleet)")
-    # Three pages of 4 s are ahead of one worker: Retry-After is 12 s, more than the caller has.
-    assert (alone["refused"], alone["given up"]) == (1, 1)
-    assert (asking["refused"], asking["given up"]) == (0, 0)
-    # Read at once by the other region, half a second away.
-    assert 4.5 in asking["took"][0]
-
-
-def test_pages_of_a_lost_region_are_read_by_the_nearest_once_callers_have_noticed() -> None:
-    found = simulated("""
-fleet = fleet_of([1, 1])
-fleet.at(1.0, lambda now_s: fleet.lose(0, now_s))
-fleet.run(iter([(0.0, 0, False, 2.0), (1.5, 0, False, 0.5)]), 100.0)
-show(fleet)
-""")
-    # Both are sent at 4 s, half a second of network away: one is read until 6 s, the other until 6.5 s.
-    assert found["took"] == [[6.5, 5.5], []]
-
-
-def test_hosts_serve_after_their_start_and_cost_from_their_order() -> None:
-    code = """
-import json
-from bench.autoscaling import Autoscaler, Rule, load_per_worker
-from bench.fleet import CLOSED, Fleet, FleetSettings
-
-fleet = Fleet(FleetSettings(1, 64, 600.0, 600.0, False, [[0.0]], 3.0), [1], 4, 1)
-scaler = Autoscaler(fleet, 0, (Rule("load", 1.0, load_per_worker),), 1, 2, 100.0)
-scaler.begin(0.0)
-opened = []
-for at_s in (114, 116):
-    fleet.at(at_s, lambda now_s: opened.append(sum(load < CLOSED for load in fleet.regions[0].loads)))
-# Two seconds of work come each second, to one worker.
-fleet.run(((float(second), 0, False, 2.0) for second in range(200)), 200.0)
-print(json.dumps([opened, fleet.regions[0].host_s, scaler.history]))
-"""
-    opened, host_s, history = json.loads(run_beside_benchmarks(code))
-    assert history == [[0.0, 1], [15.0, 2]]
-    assert opened == [1, 2]
-    assert host_s == 200 + 185
+def test_pages_count_in_the_half_of_their_name_hash_and_thresholds_apply(shared: Path) -> None:
+    out = shared / "out.json"
+    done = run_program("benchmarks/accuracy.py", "--shared", shared, "--out", out, "--score", shared / "read.jsonl")
+    kinds = json.loads(out.read_text("utf-8"))["kinds"]
+    # The half is that of the name's hash, as the documents say.
+    hashes = [hashlib.sha256(file.rpartition("/")[2].encode()).digest() for file in PAGES]
+    wanted = [("tuning", "reporting")[found[0] & 1] for found in hashes]
+    assert kinds["all"]["ALL"]["pages"] == 12
+    assert all(kinds[half]["ALL"]["pages"] == wanted.count(half) for half in ("tuning", "reporting"))
+    assert (kinds["all"]["ALL"]["few"], kinds["all"]["photo"]["pages"]) == (True, 1)
+    assert [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("photo")] == ["few"]
+    assert kinds["all"]["ALL"]["spaces_mixed"] == {"f1": 1.0, "right": 0.75, "places": 48}
+    assert done.returncode == 1
+    assert "MISSED of spaces beside Chinese 0.7500 are right, below 0.9500" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -91,8 +64,9 @@ def test_a_percentile_is_reported_only_with_requests_beyond_it(
     share: float, counts: tuple[int, ...], told: list[int | None]
 ) -> None:
     code = f"""
-import json
+import json, sys
+sys.path.insert(0, "benchmarks")
 from bench.peer_load import quantile
 print(json.dumps([quantile(range(count), {share}) for count in {counts}]))
 """
-    assert json.loads(run_beside_benchmarks(code)) == told
+    assert json.loads(run_program("-c", code).stdout) == told

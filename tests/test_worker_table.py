@@ -1,4 +1,4 @@
-"""Processes share the worker table; entries are allocated and freed in order."""
+"""The worker table, which processes share."""
 
 from typing import Any
 
@@ -29,14 +29,3 @@ def test_snapshot_during_the_start_of_a_drain_is_consistent(reads: int) -> None:
     worker_table._entries = [_BeginsToDrain(entry, reads)]  # type: ignore[assignment]
     [worker] = worker_table.live()
     assert worker.state is State.READY or worker.drained_s == 9.0
-
-
-def test_gpu_use_of_others_includes_draining_workers_as_unsettled() -> None:
-    worker_table = WorkerTable()
-    for state, gpu_bytes in ((State.READY, 3), (State.READY, 5), (State.READY, 7)):
-        entry = worker_table.entry(worker_table.allocate(0.0))
-        entry.state, entry.gpu_bytes = state, gpu_bytes
-    assert worker_table.gpu_use_of_others(0) == (12, True)
-    worker_table.entry(2).state = State.DRAINING
-    assert worker_table.gpu_use_of_others(0) == (12, False)
-    assert worker_table.gpu_use_of_others(2) == (8, True)
