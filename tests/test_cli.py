@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 from models_support import make_several
-from support import ocrsvc, run_program
+from support import data_of, ocrsvc, run_program
 
 from ocrsvc.cli.check import check_runtimes
 from ocrsvc.cli.main import ocrsvc as ocrsvc_commands
@@ -95,20 +95,7 @@ def test_two_builds_of_onnx_runtime_are_an_error() -> None:
         check_runtimes(cpu=True, gpu=True)
 
 
-@pytest.mark.parametrize(
-    ("bind", "args", "listens", "flags"),
-    [
-        ("127.0.0.1:8000", ["--port", "8001"], "127.0.0.1:8001", []),
-        ("[::1]:8000", ["--port=8001", "--threads", "9"], "[::1]:8001", ["--threads", "9"]),
-        ("unix:/run/ocrsvc.sock", ["--port", "8001"], "127.0.0.1:8001", []),
-        (
-            "[::]:80",
-            ["--bind", "a:1", "--bind=b:2", "--workers", "3"],
-            "[::]:80",
-            ["--workers=3", "--bind=a:1", "--bind=b:2"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("bind", "args", "listens", "flags"), data_of("serve_options"))
 def test_serve_has_options_for_the_address(
     monkeypatch: pytest.MonkeyPatch, bind: str, args: list[str], listens: str, flags: list[str]
 ) -> None:

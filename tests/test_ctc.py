@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from ppocr_support import give_up_at
+from support import data_of
 
 from ocrsvc.engines.line_recognizer import Path
 from ocrsvc.engines.ppocr.pipeline.ctc import beam_search, best_path, pad, prune
@@ -22,18 +23,8 @@ def path(*steps: int, sure: tuple[float, ...] = ()) -> Path:
     return best_path(np.array(steps, np.int64), np.array(sure, np.float32), CHARACTERS)
 
 
-@pytest.mark.parametrize(
-    ("steps", "text"),
-    [
-        ((0, 0, 0), ""),
-        ((1, 1, 0, 2, 2), "ab"),
-        ((1, 0, 1), "aa"),
-        ((1, 1, 1), "a"),
-        ((1, 3, 2), "a b"),
-        ((2, 1, 1, 2), "bab"),
-    ],
-)
-def test_best_path_collapses_repeats_and_drops_blanks(steps: tuple[int, ...], text: str) -> None:
+@pytest.mark.parametrize(("steps", "text"), data_of("ctc_paths"))
+def test_best_path_collapses_repeats_and_drops_blanks(steps: list[int], text: str) -> None:
     assert "".join(path(*steps, sure=(0.9,)).characters) == text
 
 

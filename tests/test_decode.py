@@ -17,7 +17,7 @@ from image_support import saved
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 from PIL import TiffImagePlugin
-from support import SHARED, malformed_files
+from support import SHARED, data_of, malformed_files
 
 from ocrsvc.errors import BrokenImage, ImageTooLarge, OcrsvcError, UnsupportedImage
 from ocrsvc.imaging.codecs.decode import PixelLimits, decode, open_encoded_image
@@ -261,27 +261,10 @@ def test_the_first_of_several_frames_is_decoded(name: str) -> None:
     assert read(data)[5, 10].tolist() == [0, 0, 250]
 
 
-STRANGERS = {
-    b"%PDF-1.7\n": "PDF",
-    b"\0\0\0\x18ftypmp42\0\0\0\0": "MP4",
-    b"\0\0\0\x0cjP  \r\n\x87\n": "JPEG 2000",
-    b"\0\0\x01\0\x01\0": "icon",
-    b'<?xml version="1.0"?>\n<svg xmlns="x"/>': "SVG",
-    b"<!DOCTYPE html><html>": "HTML",
-    b"PK\x03\x04\0\0": "ZIP",
-    b"\x1f\x8b\x08\0": "gzip",
-    b'{"error": 1}': "JSON",
-    b"hello": "plain text",
-    b"P3 1 1 255 0 0 0": "PNM",
-    b"\xde\xad\xbe\xef": "de ad be ef",
-    b"\r\n\xff\xd8\xff\xe0": "0d 0a ff d8",
-}
-
-
-@pytest.mark.parametrize(("data", "name"), STRANGERS.items(), ids=STRANGERS.values())
-def test_other_file_types_are_refused_by_name(data: bytes, name: str) -> None:
+@pytest.mark.parametrize(("data", "name"), data_of("other_file_types"))
+def test_other_file_types_are_refused_by_name(data: str, name: str) -> None:
     with pytest.raises(UnsupportedImage, match=name) as caught:
-        read(data)
+        read(data.encode("latin-1"))
     assert "JPEG, PNG" in caught.value.remedy
 
 

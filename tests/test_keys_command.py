@@ -118,19 +118,9 @@ def test_the_list_shows_what_was_used_and_no_secret(keys: Command) -> None:
     with closing(open_store(f"sqlite:{keys.folder}/keys.sqlite")) as store:
         store.settle("acme", "w1", Hold(1, 3), 1, 12, day_of(keys.listed()["acme"]["created_at"]))
     head, acme, gone = (re.split(r"\s{2,}", line) for line in keys("list").out.splitlines())
-    assert dict(zip(head, acme, strict=True)) == {
-        "name": "acme",
-        "state": "valid",
-        "scopes": "read",
-        "formats": "all",
-        "per second": "-",
-        "at once": "-",
-        "pages today": "12 of 100",
-        "this month": "12",
-        "priority": "interactive",
-        "cache": "yes",
-        "ends": "never",
-    }
+    assert head[:8] == ["name", "state", "scopes", "formats", "per second", "at once", "pages today", "this month"]
+    assert acme[:8] == ["acme", "valid", "read", "all", "-", "-", "12 of 100", "12"]
+    assert dict(zip(head[8:], acme[8:], strict=True)) == {"priority": "interactive", "cache": "yes", "ends": "never"}
     assert gone[:3] == ["gone", "revoked", "operate"]
     counts = {"pages_today": 12, "pages_this_month": 12, "pages_reserved": 3, "requests_under_way": 1}
     assert keys.listed()["acme"]["usage"] == counts

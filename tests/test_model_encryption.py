@@ -284,17 +284,7 @@ def test_start_fails_if_the_key_of_the_newest_version_is_missing(tmp_path: Path)
     ModelRepository(tmp_path, KEY).check_key()
 
 
-@pytest.mark.parametrize(
-    ("policy", "is_wanted"),
-    [
-        ("", False),
-        ("[mine]\nversions = [3]", False),
-        ("[other]", False),
-        ("[mine]\nversions = [2]", True),
-        ("[mine]\nversions = 'all'", True),
-        ("[mine.labels]\nold = 2", True),
-    ],
-)
+@pytest.mark.parametrize(("policy", "is_wanted"), read_data("model_encryption.json")["wanted by a policy"])
 def test_start_checks_the_keys_of_versions_that_a_policy_wants(tmp_path: Path, policy: str, is_wanted: bool) -> None:
     encrypted_version(tmp_path)
     plain(tmp_path, 3)

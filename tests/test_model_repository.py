@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from models_support import make_version
+from support import data_of
 
 from ocrsvc.engines.model.files import MANIFEST
 from ocrsvc.engines.model.version import built_in_model
@@ -61,17 +62,7 @@ def test_a_changed_file_is_refused_when_it_is_read(tmp_path: Path) -> None:
         found.read("rec.onnx")
 
 
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [
-        ("[detection]\n", r"detection\.file"),
-        ("engine = 3", "engine"),
-        ("tier = 'huge'", "tier"),
-        ("[detection]\nfile = '../../etc/passwd'", "not a plain file name"),
-        ("[detection]\nfile = 'other.onnx'", "does not list other.onnx"),
-        ("what is this", "not valid TOML"),
-    ],
-)
+@pytest.mark.parametrize(("model", "reason"), data_of("bad_descriptions"))
 def test_bad_description_names_its_fault(tmp_path: Path, model: str, reason: str) -> None:
     a_version(tmp_path, model=model)
     (bad,) = ModelRepository(tmp_path).scan().bad

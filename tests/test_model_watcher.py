@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from image_support import png
 from models_support import make_fake, make_version
+from support import data_of
 
 from ocrsvc.engines.model.description import Reference
 from ocrsvc.engines.model.files import write_manifest
@@ -401,17 +402,7 @@ def test_pages_that_are_missing_are_named(tmp_path: Path, model: str, files: Map
         find_reference_pages(tmp_path, version)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "read", "f1"),
-    [
-        ("a b c d", "D, c. B A", 1.0),
-        ("a b c d", "a b x y", 0.5),
-        ("会议 10:30", "会议 10:30", 1.0),
-        ("会议", "会", 2 / 3),
-        ("ＡＢＣ", "abc", 1.0),
-        ("", "anything", None),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "read", "f1"), data_of("words_f1"))
 def test_words_are_counted_in_any_order(wanted: str, read: str, f1: float | None) -> None:
     assert words_f1([(wanted, read)]) == f1
 

@@ -62,17 +62,7 @@ def test_the_answer_names_the_version_that_read(client: FlaskClient, query: str,
     assert f"{answer['engine']['model']}/{answer['engine']['version']}" == version
 
 
-@pytest.mark.parametrize(
-    ("query", "there"),
-    [
-        ("model=west", "east, north, ppocr"),
-        ("model=east/7", "Versions of east: 2, 1. Labels: stable, canary."),
-        ("model=east&lang=ru", "Languages: zh, en, auto."),
-        ("model=east&tier=tiny", "Tiers: small."),
-        ("lang=ko", "Languages: "),
-        ("tier=medium", "Tiers: small, tiny."),
-    ],
-)
+@pytest.mark.parametrize(("query", "there"), read_data("models_in_formats.json")["unknown model error"])
 def test_unknown_model_error_lists_the_models(client: FlaskClient, query: str, there: str) -> None:
     problem = json_of(client.post(f"/v1/ocr?{query}", data=PAGE))
     assert (problem["status"], problem["code"]) == (404, "unknown_model")

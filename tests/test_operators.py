@@ -235,16 +235,7 @@ def test_status_connects_to_a_unix_socket(tmp_path: Path) -> None:
     assert "1 workers" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("bind", "url"),
-    [
-        ("127.0.0.1:8000", "http://127.0.0.1:8000"),
-        ("0.0.0.0:80", "http://127.0.0.1:80"),
-        ("[::]:80", "http://[::1]:80"),
-        ("ocr.example:81", "http://ocr.example:81"),
-        ("unix:/run/ocr", "unix:/run/ocr"),
-    ],
-)
+@pytest.mark.parametrize(("bind", "url"), data_of("status_overview")["addresses"])
 def test_status_uses_the_bind_address(bind: str, url: str) -> None:
     assert address_of(bind) == url
 

@@ -251,30 +251,10 @@ def test_timeout_less_elapsed_time_is_the_deadline(sent: str | None, elapsed: st
     assert allowed_s(sent, 60.0, elapsed) == expected_s
 
 
-NO_TIMEOUTS = [
-    "",
-    "soon",
-    "0",
-    "-1",
-    "+1",
-    "1,5",
-    "5.",
-    " 5",
-    "٣",
-    "9" * 41,
-    "nan",
-    "inf",
-    "1_0",
-    "1e",
-    "1e400",
-    "1e-400",
-]
-
-
 @pytest.mark.parametrize(
     ("sent", "elapsed", "header"),
     [
-        *((sent, None, "X-Request-Timeout") for sent in NO_TIMEOUTS),
+        *((sent, None, "X-Request-Timeout") for sent in data_of("refused_bodies")["timeouts"]),
         *(("5", elapsed, "X-Request-Elapsed") for elapsed in ("", "soon", "-1", "nan", "1,5")),
     ],
 )

@@ -76,18 +76,7 @@ def test_onnx_runtime_stores_no_telemetry_if_disabled(tmp_path: Path, is_told: b
     assert [*tmp_path.rglob("onnxruntime.db")] or is_told, "ONNX Runtime has changed: is the variable still needed?"
 
 
-@pytest.mark.parametrize(
-    ("device", "runtime", "file", "visible", "expected"),
-    [
-        ("auto", True, "nvidia0", "0", "cuda"),
-        ("auto", True, "nvidia0", "", "cpu"),
-        ("auto", True, "nvidia0", "-1", "cpu"),
-        ("auto", False, "nvidia0", "0", "cpu"),
-        ("auto", True, "nvidiactl", "0", "cpu"),
-        ("cpu", True, "nvidia0", "0", "cpu"),
-        ("cuda", False, "null", "", "cuda"),
-    ],
-)
+@pytest.mark.parametrize(("device", "runtime", "file", "visible", "expected"), data_of("gpu_devices")["planned"])
 def test_gpu_is_planned_if_set_or_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, runtime: bool, file: str, visible: str, expected: str
 ) -> None:

@@ -117,18 +117,7 @@ def test_cpp_supports_all_ways_of_sending(client: FlaskClient, way: str) -> None
     assert response.data == f"{TEXT}|{SEEN}|".encode()
 
 
-@pytest.mark.parametrize(
-    ("size", "compress", "seen"),
-    [
-        ((1700, 850), None, "1600x800"),
-        ((1700, 850), "0", "1700x850"),
-        ((1700, 850), "-1", "1700x850"),
-        ((1700, 850), " 850 ", "850x425"),
-        # int(x / scale + 0.5), as in the original: 1001 / 10.01 = 100, 1000 / 10.01 = 99.9.
-        ((1000, 1001), "100", "100x100"),
-        ((64, 32), "1600", "64x32"),
-    ],
-)
+@pytest.mark.parametrize(("size", "compress", "seen"), data_of("trwebocr_errors")["shrunk"])
 def test_tr_shrinks_to_the_longest_side_and_answers_in_pixels_of_the_shrunk_image(
     client: FlaskClient, size: tuple[int, int], compress: str | None, seen: str
 ) -> None:
