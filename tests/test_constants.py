@@ -10,6 +10,7 @@ from support import ROOT
 
 PACKAGE = ROOT / "ocrsvc"
 ROW = re.compile(r"^\| `(\w+)` \| `([\w/]+\.py)` \| ([^|]+?) \|", re.MULTILINE)
+ASSIGNED, NAME = re.compile(r"^([A-Z_][A-Z0-9_, ]+)[:=]", re.MULTILINE), re.compile(r"\b[A-Z][A-Z0-9_]+")
 ROWS = ROW.findall((ROOT / "docs" / "design" / "constants.md").read_text(encoding="utf-8"))
 PIPELINE = sorted((PACKAGE / "engines" / "ppocr" / "pipeline").glob("*.py"))
 READING_ORDER = sorted((PACKAGE / "imaging" / "reading_order").glob("*.py"))
@@ -20,16 +21,7 @@ def value_of(name: str, file: str) -> object:
 
 
 def numbers_of(file: Path) -> set[str]:
-    module = ast.parse(file.read_text(encoding="utf-8"))
-    assigned = (node for node in module.body if isinstance(node, ast.Assign | ast.AnnAssign))
-    names = {
-        target.id
-        for node in assigned
-        for target in ast.walk(node)
-        if isinstance(target, ast.Name)
-        and isinstance(target.ctx, ast.Store)
-        and re.match("[A-Z][A-Z0-9_]+$", target.id)
-    }
+    names = {name for line in ASSIGNED.findall(file.read_text(encoding="utf-8")) for name in NAME.findall(line)}
     return {name for name in names if isinstance(value_of(name, str(file.relative_to(PACKAGE))), int | float)}
 
 

@@ -49,13 +49,8 @@ def digests() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def known() -> dict[str, str]:
-    found: dict[str, str] = json.loads(KNOWN.read_text())
-    return found
-
-
 def test_installed_gunicorn_is_the_supported_version() -> None:
-    now, before = digests(), known()
+    now, before = digests(), json.loads(KNOWN.read_text())
     changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
     assert changed == [], f"gunicorn {metadata.version('gunicorn')} differs in these; the test says what to do"
 
