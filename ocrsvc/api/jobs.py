@@ -46,7 +46,7 @@ _MEDIA_TYPES: Final = {JSON: "application/json", NDJSON: "application/x-ndjson"}
 _SUFFIXES: Final = {JSON: ".json", NDJSON: ".ndjson"} | {name: each.suffix for name, each in output_formats().items()}
 _RETRY_S: Final = 2
 REQUEST_ONLY_OPTIONS: Final = ("priority", "timing", "format", "partial")
-"""Options of POST /v1/ocr that jobs lack; their `format` is in JOB_FIELDS."""
+"""Options of POST /v1/ocr that jobs do not have; the `format` of jobs is in JOB_FIELDS."""
 JOB_OPTIONS: Final = (*(name for name in OPTIONS if name not in REQUEST_ONLY_OPTIONS), *JOB_FIELDS)
 
 

@@ -31,13 +31,13 @@ _COLUMNS: Final = (
 )
 _NATIVE_API: Final = "api"
 _NOT_AUDITED: Final = frozenset({"name", "revoked_at"})
-"""Members of an entry that the audit log omits."""
+"""Members of a key's entry that the audit log omits."""
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MAX_S: Final = 10 * 366 * 86_400
 _MAX_LIMIT: Final = 10**12
 
 Change = Callable[[KeyEntry, float], KeyEntry]
-"""Returns a changed entry; the time is in Unix seconds. Raises OperatorError."""
+"""A function that changes a key's entry at a time in Unix seconds. Raises OperatorError."""
 
 
 def _change(
@@ -138,7 +138,7 @@ def _opened() -> Iterator[KeyStore]:
         raise OperatorError("OCRSVC_KEYS is not set.", "Set it, such as to sqlite:/var/lib/ocrsvc/keys.sqlite.")
     with closing(open_store(address)) as store:
         try:
-            # Report a broken store before anything else.
+            # Fail here if the store is broken, before the block does anything.
             store.version()
             yield store
         except KeysUnavailable as error:
@@ -174,7 +174,7 @@ def _add(name: str, change: Change) -> None:
 @_NAME
 @_changes
 def _edit(name: str, change: Change) -> None:
-    """Change a key; its secret stays."""
+    """Change a key; its secret stays the same."""
     with _audited("change", name) as (store, now_s, facts):
         key = key_named(store, name)
         entry = change(key.entry, now_s)

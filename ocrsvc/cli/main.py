@@ -22,7 +22,7 @@ COMMANDS: Final = {
 }
 """Commands by section of the help; each is a function in the module of its name, imported when called."""
 _MODULES: Final = {"health": "status", "models": "models_add", "recycle": "serve"}
-"""Modules of commands that do not have their own."""
+"""Modules of commands that are not in a module of their name."""
 
 _COMPLETION: Final = "_OCRSVC_COMPLETE"
 

@@ -192,7 +192,7 @@ def _row(entry: Mapping[str, Any]) -> Sequence[str]:
 def _check(settings: Settings, chosen: WantedModel | None) -> int:
     """Verify and open versions, and read their reference pages.
 
-    Each version is opened in its own process. The verdict on a version that has none is kept, as if the service had
+    Each version is opened in its own process. If a version has no verdict, this one is kept, as if the service had
     proved it. The exit code is 65 if a version has defects.
     """
     control, prover = control_of(settings), Prover(settings, plan_for(settings, workers=1), lambda: False)

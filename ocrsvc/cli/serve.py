@@ -73,7 +73,7 @@ class Process(NamedTuple):
 @option("--pidfile", type=FILE, help="The arbiter's pid file; by default OCRSVC_PIDFILE.")
 @option("--timeout", type=float, default=600.0, metavar="SECONDS", help="How long to wait (600).")
 def recycle(pid: int | None, pidfile: Path | None, timeout: float) -> int:
-    """Replace all workers of a running service, starting each successor first, and wait for it.
+    """Replace all workers of a running service, starting each successor first, and wait until this is done.
 
     The exit code is 0 if all were replaced and 75 after the timeout.
     """

@@ -28,7 +28,8 @@ class Rules:
         connect_s: Time limit for opening a connection.
         patience_s: How long a request is retried while no service is reachable, at most until its deadline.
         failures: Consecutive failures that eject a service; one failed connection ejects it at once.
-        first_ejection_s, longest_ejection_s: Limits of an ejection's length, which doubles when a probe fails.
+        first_ejection_s: Length of the first ejection, which doubles each time a probe fails.
+        longest_ejection_s: Maximum length of an ejection.
         at_once: Assumed capacity of a service in concurrent requests, until a refusal or timeout lowers it.
         refresh_s: Interval of DNS lookups.
     """
@@ -173,7 +174,7 @@ class Balancer:
     def take(self, avoid: Collection[Address] = (), *, ejected: bool = False) -> Place | None:
         """Take a slot at the best service, to be released with `end` or `refuse`; None if no service has a slot.
 
-        With `ejected`, if all services are ejected, probe the one whose ejection ends first before it ends.
+        With `ejected`, if all services are ejected, probe early the service whose ejection ends first.
         """
         now_s = self._clock()
         hosts = [host for host in self._hosts.values() if host.address not in avoid]

@@ -91,7 +91,7 @@ class Job:
         self._ask(Request("DELETE", self._path), Response.content, self._timeout_s)
 
     def _states(self, timeout_s: float) -> Iterator[JobState]:
-        """Poll the state until the job's time limit, with a last poll at the limit."""
+        """Poll the state until `timeout_s` has passed, with a last poll at the end."""
         end_s, pause_s = time.monotonic() + timeout_s, _FIRST_PAUSE_S
         while True:
             yield self.state()

@@ -32,7 +32,7 @@ class Table(results.Table):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page with its number from 1; `angle` is the rotation in degrees that made it upright.
+    """One page; `number` counts from 1, `angle` is the rotation in degrees that made the page upright.
 
     `text` is the lines joined by newlines. Lines and regions are in reading order, tables and bar codes from top to
     bottom; parts that were not requested are empty, `masked` is None.

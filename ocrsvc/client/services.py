@@ -160,7 +160,7 @@ class Services:
             await self.balancer.wait_for_room(min(step, attempts.left_s()))
 
     async def _send(self, place: Place, request: Request, left_s: float) -> httpx.Response:
-        """Send the request; return the response without its body. The caller must close it."""
+        """Send the request; return the response before its body is read. The caller must close it."""
         address = place.host.address
         host = {"Host": self._headers.get("host", address.authority)}
         http_request = self._http.build_request(

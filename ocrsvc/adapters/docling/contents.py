@@ -167,7 +167,7 @@ _PARTS: Final[Mapping[str, Callable[[Iterable[Page]], Iterator[str]]]] = {
     "html": _html,
     "doctags": _doctags,
 }
-"""The text of pages per format, in pieces."""
+"""By format, the function that yields the text of pages in pieces."""
 
 
 def write_document_json(name: str, pages: Iterable[Page], output: Output) -> None:
@@ -199,7 +199,7 @@ def write_document_json(name: str, pages: Iterable[Page], output: Output) -> Non
 
 
 def blocks_of(page: Page) -> Iterator[Line | Table]:
-    """Lines and tables in reading order; each table stands where its first line was, instead of its lines."""
+    """Lines and tables in reading order; a table replaces its lines, at the position of the first."""
     table_of = {line: table for table in page.tables for cell in table.cells for line in cell.lines}
     seen: set[int] = set()
     for number, line in enumerate(page.lines):

@@ -31,7 +31,7 @@ LABEL: Final = "stable"
 """The only version label without a repository; TensorFlow Serving's examples use it."""
 
 MAX_DIGITS: Final = 20
-"""No version number is longer."""
+"""Maximum number of digits of a version number."""
 
 
 @dataclass(frozen=True, slots=True)

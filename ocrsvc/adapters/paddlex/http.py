@@ -89,7 +89,7 @@ class Members(BaseModel):
 
     @property
     def read_options(self) -> ReadOptions:
-        """The reading options."""
+        """Convert these members to the reader's options."""
         side = self.text_det_limit_side_len
         return ReadOptions(
             rotate=responses.rotate_option(self.use_doc_orientation_classify),

@@ -167,7 +167,7 @@ def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
 
 
 def _cpp_failure(failure: OcrsvcError) -> Response:
-    """An error, with the original's message if it has one."""
+    """The response to an error, with TrWebOCR.cpp's message if there is one."""
     unreadable = ((kind, "Failed to load image") for kind in NO_IMAGE)
     texts = ((NothingSent, "Missing file or img_base64 parameter"), *unreadable)
     text = original_code_of(texts, failure, "Invalid JSON data") or str(failure)

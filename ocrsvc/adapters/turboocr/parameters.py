@@ -53,7 +53,7 @@ class PageParameters(RequestValues):
         return self.layout or self.has_order or self.tables
 
     def read_options(self, mode: Mode = "ocr") -> ReadOptions:
-        """The reading options."""
+        """Convert these parameters to the reader's options."""
         return ReadOptions(layout=self.has_layout, tables=self.tables, text_layer=MODES[mode])
 
 

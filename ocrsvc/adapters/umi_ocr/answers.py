@@ -60,7 +60,7 @@ CODES: Final[tuple[tuple[type[OcrsvcError], int], ...]] = (
     (UnsupportedImage, 301),
     (BrokenImage, 301),
 )
-"""The code of each error; 300 and 301 come from the original's engine."""
+"""Umi-OCR's code per error class; 300 and 301 are codes of its engine."""
 UNREADABLE_IMAGES: Final = (300, 301)
 
 

@@ -87,7 +87,7 @@ class FileRequest:
 def parse_file_request(job: Job, members: Mapping[str, Any]) -> FileRequest:
     """The requested files. Raises CodedError for an unfinished job and for unknown formats."""
     kinds = members.get("file_types", [_LAYERED])
-    # The original's misspelling is accepted too.
+    # Umi-OCR's misspelling `ingore_blank` is also accepted.
     ignores_blank = members.get("ignore_blank", members.get("ingore_blank", True))
     if job.progress().state != "success":
         raise CodedError(NOT_DONE, f"{job.id} 任务尚未结束或处理失败，无法获取文件")
