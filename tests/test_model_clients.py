@@ -1,7 +1,4 @@
-"""Unmodified clients of Triton and TensorFlow Serving list, label, load and unload the models of two real workers.
-
-They are fetched as those of tests/test_clients.py are.
-"""
+"""Unmodified clients of Triton and TensorFlow Serving list, label, load and unload the models of two real workers."""
 
 import http.client
 import json

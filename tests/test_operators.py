@@ -307,15 +307,7 @@ def test_recycle_signals_only_the_service(ready_server: Server) -> None:
         sleeper.wait()
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        (None, "", "No service is named"),
-        ("pid", "", "does not hold a process id"),
-        ("pid", "x", "does not hold a process id"),
-        ("none", "", "cannot be read: No such file"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "message"), data_of("status_overview")["recycle"])
 def test_recycle_requires_a_pid_or_pid_file(name: str | None, text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "pid").write_text(text)
     done = ocrsvc("recycle", **({} if name is None else {"OCRSVC_PIDFILE": str(tmp_path / name)}))

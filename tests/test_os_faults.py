@@ -1,7 +1,4 @@
-"""The service while the operating system refuses calls: short forms of `make chaos`, most on one service.
-
-Calls are refused in a real gunicorn by a preloaded library, and clients ask it meanwhile.
-"""
+"""The service while the operating system refuses calls: short forms of `make chaos`, most on one service."""
 
 import errno
 import os

@@ -1,7 +1,4 @@
-"""The real Prometheus scrapes a real service, evaluates the rules, and answers each query of the dashboard.
-
-Beside the service it scrapes a page with everything that a service may show: GPUs, documents on disk, crashes.
-"""
+"""The real Prometheus scrapes a real service, evaluates the rules, and answers each query of the dashboard."""
 
 import json
 import subprocess

@@ -1,7 +1,4 @@
-"""Tr 2.8 reads lines right from many threads, and is refused with a message where it cannot run.
-
-The lines are drawn here with the font that Pillow carries, so what they say is known.
-"""
+"""Tr 2.8 reads lines right from many threads, and is refused with a message where it cannot run."""
 
 import platform
 import shutil
