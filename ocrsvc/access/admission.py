@@ -70,7 +70,7 @@ class KeyReservation:
             self._lock.release()
 
     def finish(self, reserved: Need, pages: int, day: str) -> bool:
-        """End a request that had `reserved`, and count its pages; if the count block is full, do nothing: False."""
+        """End a request that had `reserved`, and count its pages; False, without effect, if the block is full."""
         with self._lock:
             if pages and not self._block.add(self._name, day, pages):
                 return False

@@ -21,7 +21,7 @@ _PAGE_KEYS: Final = ("width", "height", "angle", "text", "lines", "regions", "ta
 class SourceFile:
     """A file and the numbers of its pages to read, from 1; `name` is its name in results, unique in a plan.
 
-    `address` is a path or URL. For a member of an archive, `kind` is the archive's and `place` the position. `version`
+    `address` is a path or URL; for an archive's member, `kind` is the archive's type, `place` its position. `version`
     changes with the content, "" if unknown. `total` is the number of pages; if it is unknown, 0, and page 1 is read.
     """
 

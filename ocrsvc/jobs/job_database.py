@@ -21,7 +21,7 @@ LOGGER: Final = logging.getLogger("ocrsvc.jobs")
 NAME: Final = "jobs.sqlite"
 # Name prefix of damaged files and job folders, which are kept for inspection and not used.
 DAMAGED: Final = "damaged-"
-# Ages use monotonic time (came_s), with Unix time (…_at_s) for people and across boots. Of a removed job only the
+# Ages use monotonic time (came_s); Unix time (…_at_s) is for people and across boots. When a job is removed, only the
 # message about its expiry stays.
 _SCHEMA: Final = """
 BEGIN IMMEDIATE;

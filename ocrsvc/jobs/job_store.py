@@ -37,7 +37,7 @@ from ocrsvc.telemetry.metric import Metric
 
 MAX_JOBS: Final = 1000
 MAX_UPLOADS: Final = 200
-# Interval of `read_usage`.
+# Interval between calls of `read_usage`.
 USAGE_S: Final = 15.0
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BESIDE: Final = re.compile(r"\.([0-9]{1,9})-[0-9a-f]{32}")
@@ -47,14 +47,14 @@ _ADDED_AT_ONCE: Final = 2
 _ADDED_WAITING: Final = 32
 _WRITTEN_BYTES: Final = 1 << 18
 
-# Without space, the caller's own finished jobs are removed, oldest first; then, if it holds less than its share, jobs
+# For space, the caller's own finished jobs are removed, oldest first; then, if it holds less than its share, jobs
 # of callers that hold more than theirs (finished ones first, then the newest). A caller without jobs also displaces
 # the oldest finished job of any other.
 _KEPT: Final = "WITH kept AS (SELECT * FROM job WHERE id NOT IN (SELECT value FROM json_each(:gone)))"
 _FITS: Final = """
 SELECT count(*) + (:document = '') <= :max_jobs AND total(bytes) + :size <= :max_bytes FROM kept"""
-# `shares` is how many times its share of jobs or bytes each caller holds, `needed` the same with the new document.
-# `turn` 1 are the caller's own finished jobs, 2 and 3 those of the caller that holds most, 4 all finished ones.
+# `shares` is what each caller holds as a multiple of its share of jobs or bytes, `needed` the same with the document.
+# `turn` is the order of removal: 1 own finished jobs, 2 and 3 those of the caller that holds most, 4 all finished ones.
 _NEXT: Final = """,
   caller AS (SELECT caller FROM kept UNION SELECT :caller),
   share AS (SELECT max(1, :max_jobs / count(*)) AS jobs, max(1, :max_bytes / count(*)) AS bytes FROM caller),

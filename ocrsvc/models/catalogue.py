@@ -35,7 +35,7 @@ class Model:
 
     @property
     def target(self) -> ModelVersion | None:
-        """The version for requests that name none, once it is loaded; None if no version may serve."""
+        """The version that serves requests without a version as soon as it is loaded; None if no version may serve."""
         return self.labelled(STABLE) or next(iter(self.available), None)
 
 

@@ -191,7 +191,7 @@ class LoadedModels(VersionLoader):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close all versions; call it after `stop`, when no engine thread reads any more."""
+        """Close all versions; call it after `stop`, when no engine thread is reading."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_working, DRAIN_S)
             entries = [entry for entry in self._entries.values() if entry.state is LoadState.LOADED]

@@ -162,7 +162,7 @@ class ModelMemory:
             )
 
     def is_room(self, needed_bytes: int, held_bytes: Iterable[int]) -> bool:
-        """Whether the budget allows `needed_bytes` beside `held_bytes`; always if nothing is held."""
+        """Whether the budget allows `needed_bytes` in addition to `held_bytes`; always True if nothing is held."""
         held = sum(held_bytes)
         return self.budget_bytes is None or not held or held + needed_bytes <= self.budget_bytes
 

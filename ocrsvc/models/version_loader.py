@@ -23,14 +23,14 @@ from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.model_metrics import MODEL_LOAD_SECONDS, MODEL_LOADS, MODEL_UNLOADS
 
 LOG: Final = logging.getLogger("ocrsvc.models")
-DRAIN_S: Final = 10.0  # longest wait for the leases of a version to be evicted, before another is tried
-LEAST_DRAIN_S: Final = 2.0  # shortest such wait, even if waiting requests run out of patience
-# A version is not evicted for as long as its load took, at most this: versions that evict each other spend at most half
-# of the time loading.
+DRAIN_S: Final = 10.0  # longest wait until a version to be evicted has no leases; then another version is tried
+LEAST_DRAIN_S: Final = 2.0  # shortest wait of this kind, even if waiting requests run out of patience
+# A loaded version stays for the time that its load took, but at most this long before it may be evicted; so versions
+# that evict each other spend at most half of the time loading.
 MOST_STAY_S: Final = 10.0
 ROOM_S: Final = 30.0  # longest wait for room; then the version's requests are refused, and the next version is loaded
 LONGEST_BACKOFF_S: Final = 60.0
-MOST_NAMES: Final = 32  # models with their own metric series; others are counted together
+MOST_NAMES: Final = 32  # number of models with their own metric series; all others share one series
 OTHERS: Final = "other"
 _NAME_CHARACTERS: Final = 48  # longest name in a metric series
 

@@ -48,7 +48,7 @@ class VersionSelector:
         return version or self.find_available(self._control.latest(), wanted, draws=False)
 
     def find_available(self, catalogue: Catalogue, wanted: WantedModel, *, draws: bool = True) -> ModelVersion | None:
-        """The available version for a model name; None without one."""
+        """The available version for a model name; None if no version may serve it."""
         model = catalogue.models.get(wanted.name)
         if model is None:
             return None

@@ -105,7 +105,7 @@ class WorkerModels:
                 LOG.error("The model %s is not loaded at the start: OCRSVC_MODELS_MEMORY has no room for it.", version)
 
     def describe(self) -> EngineInfo:
-        """The default model's engine, or the last one known if it is not loaded. Raises NotReady."""
+        """Describe the default model's engine; if it is not loaded, return the last description. Raises NotReady."""
         version = self.selector.serving(self.default)
         loaded_info = self.loaded.describe(version) if version is not None else None
         self._default_info = info = loaded_info or self._default_info

@@ -52,7 +52,7 @@ def find_model(wanted: Wanted) -> NewModel:
 
 
 def _described(files: Sequence[SourceFile]) -> NewModel | None:
-    """A model from a folder with a `model.toml`, with all of its files; None without one."""
+    """Make a model from all files of a folder with a `model.toml`; None without a `model.toml`."""
     at_root = {file.base: file for file in files if file.folder == file.root}
     if DESCRIPTION_FILE not in at_root:
         return None
@@ -67,7 +67,7 @@ def _described(files: Sequence[SourceFile]) -> NewModel | None:
 
 
 def _tr(files: Sequence[SourceFile]) -> NewModel | None:
-    """A model from the operator's copy of Tr 2.3; None without one."""
+    """Make a model from the operator's copy of the OCR library Tr 2.3; None if the files are not that."""
     by_name = {file.base: file for file in files}
     if TR_FILES[0] not in by_name:
         return None

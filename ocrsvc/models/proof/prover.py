@@ -34,7 +34,7 @@ _END_S: Final = 0.005
 _MOST_RESULT: Final = 16 << 20
 _MIB: Final = 1 << 20
 # Added to the kernel's limit, as libraries and stacks reserve more than they use. The kernel's limit catches fast
-# growth; the polled limit counts memory in use.
+# growth; the other limit is polled, and counts memory in use.
 _RESERVED_BYTES: Final = 1 << 30
 _LATE_FACTOR: Final = 10  # multiple of the time limit, in wall time, after which the machine is blamed, not the version
 _NICE: Final = 10
