@@ -52,11 +52,11 @@ class AdapterContext:
     url_files: UrlFiles = field(default_factory=UrlFiles)
 
     def read(self, data: bytes, options: ReadOptions = DEFAULT_OPTIONS) -> Reading:
-        """Read an image of this thread's request. Raises as `Reader.read`."""
+        """Read an image before the deadline of this thread's request. Raises as `Reader.read`."""
         return self.reader.read(data, options, request.left_s, request.context)
 
     def read_pages(self, data: bytes, options: ReadOptions, max_pages: int | None = None) -> FileRead:
-        """Read the pages of a file of this thread's request. Raises as `responses.read_pages`."""
+        """Read a file's pages before the deadline of this thread's request. Raises as `responses.read_pages`."""
         return read_pages(self.reader, data, options, request.left_s, request.context, max_pages)
 
     def fetch(self, url: str, remedy: str) -> FetchedFile:
@@ -130,7 +130,7 @@ class CodedError(CallerError):
 
 
 def original_code_of(codes: Sequence[tuple[type[OcrsvcError], Any]], error: OcrsvcError, not_json: Any) -> Any:
-    """The original API's code for an error: `not_json` for a plain CallerError, else the first match in `codes`."""
+    """An error's code in the original API: `not_json` for a plain CallerError, else that in `codes`, or None."""
     if isinstance(error, CodedError):
         return error.original_code
     if type(error) is CallerError:

@@ -149,7 +149,7 @@ class Scale:
         return round(px, _PIXEL_DIGITS) if self.dpi is None else round(px / self.dpi, _INCH_DIGITS)
 
     def polygon(self, box: Box) -> list[float]:
-        """x and y of four corners, clockwise."""
+        """The coordinates of a box in this unit: x and y of its four corners, clockwise."""
         return [self.length(number) for corner in box for number in corner]
 
 
@@ -158,7 +158,7 @@ def page_members(page: Page, text: PageText, scale: Scale) -> Node:
     lines, words = _lines_and_words(page.lines, text, scale)
     members: Node = {
         "pageNumber": page.number,
-        # Degrees clockwise, -179 to 180.
+        # Azure's range of clockwise degrees: -179 to 180.
         "angle": 180 - (180 + page.angle) % 360,
         "width": scale.length(page.width),
         "height": scale.length(page.height),

@@ -30,7 +30,7 @@ _STATES: Final = {"waiting": "pending", "running": "started", "success": "succes
 # docling's client recognizes a missing task by this sentence.
 _NOT_FOUND: Final = "Task not found."
 _MAX_WAIT_S, _POLL_S = 10.0, 0.05
-# Most requests that wait for a job's end, because each occupies a worker thread; others return immediately.
+# How many requests may wait for a job's end, each occupying a worker thread; further ones return immediately.
 _MAX_WAITING: Final = 2
 
 
@@ -53,7 +53,7 @@ def make_docling(context: AdapterContext) -> Blueprint:
 
 
 class _Views:
-    """The views."""
+    """The view functions of docling-serve's routes."""
 
     def __init__(self, context: AdapterContext) -> None:
         self._context, self._jobs = context, StoredDocuments(context, "docling")

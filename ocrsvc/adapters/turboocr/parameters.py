@@ -156,6 +156,6 @@ def to_image_file(pixels: bytes, size: tuple[int, int, int], share: Share) -> by
 def swap_colours(pixels: bytes) -> bytes:
     """Convert BGR to RGB, or back."""
     swapped = np.empty((len(pixels) // 3, 3), np.uint8)
-    # numpy releases the GIL while it copies.
+    # Copy with numpy, which releases the GIL meanwhile.
     swapped[:] = np.frombuffer(pixels, np.uint8).reshape(-1, 3)[:, ::-1]
     return swapped.tobytes()

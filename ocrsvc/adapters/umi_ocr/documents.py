@@ -165,7 +165,7 @@ class _DocumentViews:
 
 
 def name_of(filename: str) -> str:
-    """Make a file name safe for headers, URLs and file systems."""
+    """Make a client's file name safe for headers, URLs and file systems."""
     kept = _NOT_IN_NAMES.sub("_", filename.strip()[-_MAX_CLIENT_NAME_CHARACTERS:]).lstrip(".")[-_MAX_NAME_CHARACTERS:]
     return kept.encode()[-_MAX_NAME_BYTES:].decode(errors="ignore") or "document.pdf"
 

@@ -117,7 +117,7 @@ def to_codes(page: Page, spent_s: float) -> dict[str, object]:
     data = []
     for code in page.barcodes:
         (x0, y0), (x1, y1) = code.box[:2]
-        # Degrees clockwise, -180 to 180.
+        # The code's orientation in degrees clockwise, -180 to 180.
         angle, box = round(math.degrees(math.atan2(y1 - y0, x1 - x0))), [[round(x), round(y)] for x, y in code.box]
         data.append({"orientation": angle, "box": box, "score": 1, "format": code.type, "text": code.text})
     return {"code": answers.OK, "data": data, "time": round(spent_s, 4), "timestamp": time.time()}
