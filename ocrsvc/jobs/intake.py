@@ -68,7 +68,7 @@ def add_job(
     with reader.open_document(job_request.file, limit_s, context) as document:
         count, kind = document.count, document.kind
         if kind == "image":
-            # Only the header is read.
+            # Check an image's header, without decoding the image.
             document.open(1, gray=False, check=no_check, take=bool)
     numbers = _numbers(job_request, count, kind, settings.job_pages)
     # Pages are counted when they are read; this refuses now if too few are left.

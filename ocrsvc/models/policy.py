@@ -70,7 +70,7 @@ class ModelPolicy(_Table):
 
 
 class Policies(_Table):
-    """The policies of all models; with `others`, the newest version of unnamed models is wanted."""
+    """The policies of all models; with `others`, models without a policy serve their newest version."""
 
     models: dict[ModelName, ModelPolicy] = {}
     others: bool = True

@@ -200,7 +200,7 @@ class CrashGuard:
         stack.callback(os.close, opened)
         stack.callback(_remove, [mark])
         fcntl.flock(opened, fcntl.LOCK_EX)
-        # A worker may exit in order while a load is running.
+        # A worker that exits normally during a load removes its mark, so that this does not count as a crash.
         remove = atexit.register(partial(_remove, [mark]))
         stack.callback(atexit.unregister, remove)
 
