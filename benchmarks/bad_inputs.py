@@ -29,7 +29,7 @@ GOOD = "ok_text.png"
 ANSWER_LIMIT_S = 5.0
 
 
-MOST_GROWTH_MB = 50.0
+MAX_GROWTH_MB = 50.0
 REST_S = 3.0
 
 
@@ -161,11 +161,11 @@ def check(service: Service, folder: Path) -> bool:
     peak_mb = max(outcome.growth_mb for outcome in outcomes)
     grown_mb = at_rest_mb(processes) - before_mb
     print(f"RSS of arbiter and workers, at rest: {before_mb:.0f} MB before, {grown_mb:+.0f} MB after")
-    if grown_mb > MOST_GROWTH_MB:
-        print(f"VIOLATION: {grown_mb:.0f} MB stay, more than {MOST_GROWTH_MB:.0f} MB")
+    if grown_mb > MAX_GROWTH_MB:
+        print(f"VIOLATION: {grown_mb:.0f} MB stay, more than {MAX_GROWTH_MB:.0f} MB")
     print(f"RSS at its peak: {peak_mb:.0f} MB more than right before that row")
     print(f"workers: {workers} before, {processes.workers()} after" if workers else "workers: not watched (no --pid)")
-    return kept and grown_mb <= MOST_GROWTH_MB and not any(outcome.complaints for outcome in outcomes)
+    return kept and grown_mb <= MAX_GROWTH_MB and not any(outcome.complaints for outcome in outcomes)
 
 
 def main() -> int:

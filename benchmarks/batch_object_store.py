@@ -35,7 +35,7 @@ from faulty_s3 import BUCKET, FaultyS3, Plan, environment, s3_server  # noqa: E4
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = "import sys; from ocrsvc.cli.main import run; sys.exit(run())"
-MOST_S = 3600.0
+MAX_S = 3600.0
 
 
 def main() -> int:
@@ -91,7 +91,7 @@ def run_to_the_end(args: argparse.Namespace, pages: Path, proxy: FaultyS3) -> di
             if number < args.kills:
                 wait_for_requests(proxy, owners, requests + draw.randint(10, 40) * args.shards)
             else:
-                codes = [owner.wait(MOST_S) for owner in owners]
+                codes = [owner.wait(MAX_S) for owner in owners]
                 assert codes == [0] * args.shards, f"the command ended with {codes}"
         finally:
             for owner in owners:

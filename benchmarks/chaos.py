@@ -187,8 +187,8 @@ def shared_memory_in_use() -> set[Path]:
     return found
 
 
-def kill_arbiter(service: Service, most_s: float) -> float | None:
-    """Kill it with -9; seconds until everything is gone, None if it takes more than `most_s` (and it is ended here)."""
+def kill_arbiter(service: Service, max_s: float) -> float | None:
+    """Kill it with -9; seconds until everything is gone, None if it takes more than `max_s` (and it is ended here)."""
     family, began_s = list(family_of(service.process.pid)), time.monotonic()
     service.process.kill()
     service.process.wait()
@@ -198,7 +198,7 @@ def kill_arbiter(service: Service, most_s: float) -> float | None:
         return not [pid for pid in family if state_of(pid) not in ("", "Z")]
 
     try:
-        wait_until(none_lives, most_s, lambda: "processes are left")
+        wait_until(none_lives, max_s, lambda: "processes are left")
     except TimeoutError:
         for pid in family:
             with suppress(ProcessLookupError):

@@ -32,7 +32,7 @@ CLIENTS = 20
 WARM_UP_SHARE = 0.1
 # An engine thread gives free memory back after a second without work.
 REST_S = 2.0
-LEAST_ROUNDS = 4
+MIN_ROUNDS = 4
 _SIZES_PX = (480, 700, 1100)
 
 
@@ -77,7 +77,7 @@ def endure(service: Service, count: int, round_s: float) -> dict[str, object]:
         for send in sends
     }
     answered, rests_mb, began_s = 0, [(0, service.processes.rss_mb())], time.monotonic()
-    while answered < count or len(rests_mb) <= LEAST_ROUNDS:
+    while answered < count or len(rests_mb) <= MIN_ROUNDS:
         answered += run_round(service, sends, expected, round_s)
         time.sleep(REST_S)
         rests_mb.append((answered, service.processes.rss_mb()))

@@ -50,7 +50,7 @@ from ocrsvc.system.memory import read_rss_bytes
 # Processor time, so that a busy machine is no violation.
 LIMIT_S = 1.0
 HANG_S = 300.0
-MOST_GROWTH_BYTES = 32 << 20
+MAX_GROWTH_BYTES = 32 << 20
 # What is allocated once, and what caches hold, comes in the first inputs.
 WARM_UP_SHARE = 0.2
 CONTENT_TYPES = (
@@ -133,7 +133,7 @@ FLOODS = (
     ),
 )
 FLOOD_BITS = (6.0, 20.0)
-MOST_BODY_BYTES = 1 << 20
+MAX_BODY_BYTES = 1 << 20
 NAMES = (
     *("image", "images", "file", "fileType", "base64", "options", "key", "value", "visualize", "logId", "image_data"),
     *("textDetLimitSideLen", "textRecScoreThresh", "textDetLimitType", "useDocOrientationClassify", "returnWordBox"),
@@ -175,7 +175,7 @@ def main() -> int:
         if len(tally.violations) >= 20:
             break
     growth = read_rss_bytes() - warm_bytes
-    if growth > MOST_GROWTH_BYTES:
+    if growth > MAX_GROWTH_BYTES:
         tally.violations.append(f"memory grew by {growth >> 20} MiB")
     return _tell(tally, asked, growth, time.monotonic() - began_s)
 
@@ -186,7 +186,7 @@ def _parts(only: str | None) -> list[Part]:
     good = [exchange for exchange in exchanges(image) if only in {None, exchange.adapter}]
     found: list[Part] = []
     if good:
-        application = create_app(Settings(max_body_bytes=MOST_BODY_BYTES), cast(Reader, DecodingReader())).wsgi_app
+        application = create_app(Settings(max_body_bytes=MAX_BODY_BYTES), cast(Reader, DecodingReader())).wsgi_app
         found += [partial(_send_request, application, exchange, good) for exchange in good]
     grpc = [] if only and not only.startswith("grpc") else [Bench(image)]
     for bench in grpc:
@@ -282,7 +282,7 @@ def _flood(exchange: Exchange, _others: Sequence[Exchange], chance: random.Rando
     piece, size = chance.choice(FLOODS), int(2 ** chance.uniform(*FLOOD_BITS))
     at = chance.randint(0, len(exchange.body))
     text = piece * (size // len(piece) + 1)
-    return replace(exchange, body=(exchange.body[:at] + text + exchange.body[at:])[:MOST_BODY_BYTES])
+    return replace(exchange, body=(exchange.body[:at] + text + exchange.body[at:])[:MAX_BODY_BYTES])
 
 
 MUTATIONS: tuple[Callable[[Exchange, Sequence[Exchange], random.Random], Exchange], ...] = (

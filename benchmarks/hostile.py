@@ -40,7 +40,7 @@ INNOCENT_PER_S = 20.0
 UNDISTURBED_S = 10.0
 HEALTH_LIMIT_S = 1.0
 P99_TIMES, P99_MORE_MS = 2.0, 100.0
-MOST_REFUSED_SHARE = 0.1
+MAX_REFUSED_SHARE = 0.1
 BACK_S, BACK_MB = 60.0, 50.0
 # A request of 60 s may be answered so much later.
 ANSWER_LIMIT_S = 75.0
@@ -213,7 +213,7 @@ class Attack:
             f"p99 {figures['p99_ms']:.0f} ms over {most_p99_ms:.0f}": figures["p99_ms"] > most_p99_ms,
             f"{figures['failed']} failed": figures["failed"] > 0,
             f"{figures['refused']} of {figures['asked']} refused": (
-                figures["refused"] > MOST_REFUSED_SHARE * figures["asked"]
+                figures["refused"] > MAX_REFUSED_SHARE * figures["asked"]
             ),
             f"{figures['growth_mb']:.0f} MB over {entry.most_mb}": figures["growth_mb"] > entry.most_mb,
             f"{figures['kept_mb']:.0f} MB kept after {BACK_S:.0f} s": figures["kept_mb"] > BACK_MB,

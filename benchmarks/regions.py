@@ -33,7 +33,7 @@ PEAK_SHARE: Final = 0.65
 BATCH: Final = 0.2
 PATIENCE_S, BATCH_PATIENCE_S, NOTICED_S = 60.0, 600.0, 30.0
 START_S: Final = 120.0
-LEAST_HOSTS, MOST_HOSTS = 3, 40
+MIN_HOSTS, MAX_HOSTS = 3, 40
 DAY_S: Final = 86400.0
 BURST_S, BURST_LASTS_S = 20 * 3600.0, 1800.0
 UPLOAD_BYTES: Final = 300_000
@@ -267,11 +267,11 @@ def scaled_day(scale: Scale, seed: int, name: str, rules: tuple[Rule, ...], step
     """One day with one way of scaling."""
     rate = partial(evening_rate, scale)
     begin_s = BURST_S - scale.day_s / 2 if scale.day_s < DAY_S else 0.0
-    least = min(scale.hosts, LEAST_HOSTS) if rules else scale.hosts
+    least = min(scale.hosts, MIN_HOSTS) if rules else scale.hosts
     begin = scale.hosts if not rules else max(least, round(scale.hosts * day_share(begin_s)))
-    fleet = Fleet(settings(trips_ms=((15,),)), [begin], MOST_HOSTS + 10, seed, begin_s)
+    fleet = Fleet(settings(trips_ms=((15,),)), [begin], MAX_HOSTS + 10, seed, begin_s)
     fleet.regions[0].changed_s = begin_s
-    scaler = Autoscaler(fleet, 0, rules, least, MOST_HOSTS, START_S, step_down)
+    scaler = Autoscaler(fleet, 0, rules, least, MAX_HOSTS, START_S, step_down)
     if rules:
         scaler.begin(begin_s)
     late, seen = [], 0

@@ -42,7 +42,7 @@ SIZES: Final[dict[Kind, tuple[tuple[int, int], ...]]] = {
 }
 BASE = {"OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu", "OCRSVC_DEADLINE_S": "600"}
 PAGE_LIMIT_S = 600.0
-MOST_LOSS = 0.001
+MAX_LOSS = 0.001
 
 
 def print_runs(cache: ModelCache) -> dict[str, dict[str, list[float]]]:
@@ -139,7 +139,7 @@ def main() -> int:
     if "fp32" not in found or "chosen" not in found:
         return int(failed)
     loss = float(str(found["fp32"]["f1"])) - float(str(found["chosen"]["f1"]))
-    return int(failed or loss > MOST_LOSS)
+    return int(failed or loss > MAX_LOSS)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ UNTOLD_DETAILS = (
 )
 # 504: a time limit that has passed when files are made.
 ANSWERED = ["2xx", "3xx", "4xx", "504"]
-MOST_FAILURES_TOLD = 20
+MAX_FAILURES_TOLD = 20
 OPEN = ("/healthz", "/readyz")
 READING = ("/v1/ocr", "/v1/jobs")
 LESS_OFTEN, FEWEST = 10, 3
@@ -115,7 +115,7 @@ def _judge(kind: str, keys: Keys, jobs: JobStore, examples: int, seed: int) -> d
     schema.config.checks.update(excluded_check_names=[*LEFT_OUT, *left_out])
     cases, made, failures = _run(schema, examples, seed)
     print(f"{kind}: {cases} cases, {sum(made.values())} checks, {len(failures)} failures")
-    for failure in failures[:MOST_FAILURES_TOLD]:
+    for failure in failures[:MAX_FAILURES_TOLD]:
         print(f"FAILURE: {failure}")
     return {"cases": cases, "checks": dict(sorted(made.items())), "failures": len(failures)}
 

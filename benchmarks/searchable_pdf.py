@@ -39,8 +39,8 @@ from ocrsvc.results import EngineInfo, Page, ReadOptions, no_check
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_environment
 
-LEAST_F1: Final = 0.99
-MOST_BYTES: Final = 10_000
+MIN_F1: Final = 0.99
+MAX_BYTES: Final = 10_000
 LIMIT_S: Final = 600.0
 PICTURE: Final = "picture"
 BORN: Final = "born digital"
@@ -150,8 +150,8 @@ def report(results: dict[str, Found]) -> bool:
         print(f"  worst picture of {reader}: {score:.4f}, {name}")
     for fault in [fault for found in results.values() for fault in found.faults][:20]:
         print(f"  {fault}")
-    texts = all(results[PICTURE].f1(reader) >= LEAST_F1 for reader in results[PICTURE].tokens)
-    small = all(max(found.added_bytes) <= MOST_BYTES for found in results.values())
+    texts = all(results[PICTURE].f1(reader) >= MIN_F1 for reader in results[PICTURE].tokens)
+    small = all(max(found.added_bytes) <= MAX_BYTES for found in results.values())
     return texts and small and not any(found.faults for found in results.values())
 
 

@@ -29,7 +29,7 @@ from bench.results import write_result
 from bench.service import ROOT, Service, ask, engine_of, form_with_file, started_or_at
 from bench.space_pages import FACES, SpacedPage, as_jpeg, draw_page
 
-MOST_WRONG: Final = 0.005
+MAX_WRONG: Final = 0.005
 PAGE_LIMIT_S: Final = 600.0
 PATIENT: Final = {"OCRSVC_DEADLINE_S": "600"}
 CARRIERS: Final = ("jpeg", "pdf")
@@ -70,7 +70,7 @@ def main() -> int:
     print_matrix(counts)
     figures = [{**vars_of(cell), **counts[cell]} for cell in counts]
     write_result("spaces", {"cells": figures}, asked.out)
-    return int(any(wrong_share(counts[cell]) > MOST_WRONG for cell in counts))
+    return int(any(wrong_share(counts[cell]) > MAX_WRONG for cell in counts))
 
 
 def read_page(
@@ -133,10 +133,10 @@ def print_matrix(counts: dict[Cell, Counter[str]]) -> None:
         name = f"{dpi} dpi {'grain' if grain else 'plain'} {carrier:4} q{quality}"
         print(f"{name:39}" + "".join(f"{_shown(cell):>12}" for cell in cells))
     total = sum(counts.values(), Counter())
-    bad = [cell for cell in counts if wrong_share(counts[cell]) > MOST_WRONG]
+    bad = [cell for cell in counts if wrong_share(counts[cell]) > MAX_WRONG]
     print(
         f"all: {total['lost']} lost, {total['invented']} invented of {total['spaces']} spaces, "
-        f"{total['edits']} characters wrong; {len(bad)} of {len(counts)} cells over {MOST_WRONG:.1%}"
+        f"{total['edits']} characters wrong; {len(bad)} of {len(counts)} cells over {MAX_WRONG:.1%}"
     )
     for carrier in CARRIERS:
         of = sum((counts[cell] for cell in counts if cell.carrier == carrier), Counter())
@@ -150,7 +150,7 @@ def vars_of(cell: Cell) -> dict[str, object]:
 
 def _shown(counts: Counter[str]) -> str:
     invented = f"+{counts['invented']}" if counts["invented"] else ""
-    return f"{counts['lost']}{invented}/{counts['spaces']}" + ("!" if wrong_share(counts) > MOST_WRONG else "")
+    return f"{counts['lost']}{invented}/{counts['spaces']}" + ("!" if wrong_share(counts) > MAX_WRONG else "")
 
 
 if __name__ == "__main__":

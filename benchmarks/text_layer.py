@@ -32,7 +32,7 @@ from bench.born_digital import BornDigital, born_digital
 from bench.machine import print_machine
 from bench.service import Service, ask, started_or_at
 
-LEAST_PAGES_A_SECOND: Final = 50.0
+MIN_PAGES_A_SECOND: Final = 50.0
 SAME_PLACE_IOU: Final = 0.5
 _TOKEN: Final = re.compile(r"[^\W_]+")
 _CJK: Final = re.compile(r"[\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff]")
@@ -153,7 +153,7 @@ def main() -> int:
         speed, cpu_s = pages_a_second(service, pdfs, args.clients, args.seconds)
     print(f"\npages read by the engine: {engine_pages}; lines twice: {twice}")
     print(f"{args.clients} clients: {speed:.1f} pages/s, {1000 * cpu_s:.1f} ms of CPU time a page")
-    return int(bool(engine_pages or twice) or speed < LEAST_PAGES_A_SECOND)
+    return int(bool(engine_pages or twice) or speed < MIN_PAGES_A_SECOND)
 
 
 if __name__ == "__main__":

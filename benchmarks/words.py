@@ -42,8 +42,8 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for
 
 FOUND_IOU: Final = 0.5
-LEAST_FOUND: Final = 0.95
-MOST_COST: Final = 0.02
+MIN_FOUND: Final = 0.95
+MAX_COST: Final = 0.02
 SENSES: Final = ("ink", "bounds", "type")
 ALL: Final = "all"
 _WORD: Final = re.compile(r"title='bbox ([\d ]+)")
@@ -199,7 +199,7 @@ def main() -> int:
         f"\nCPU time of {len(pages)} pages: {without_s:.2f} s without words, {with_s:.2f} s with: {100 * cost:+.1f} %"
     )
     is_behind = any(np.mean(list(other.values())) > np.mean(list(ours.values())) for other in others)
-    return int(min(ours.values()) < LEAST_FOUND or cost > MOST_COST or is_behind)
+    return int(min(ours.values()) < MIN_FOUND or cost > MAX_COST or is_behind)
 
 
 def read_all(name: str, pages: Sequence[DrawnPage], read: Read) -> dict[str, float]:

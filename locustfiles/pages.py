@@ -23,8 +23,8 @@ WIDTH, HEIGHT = 640, 300
 HUGE_SCALE = 6
 
 # How like the truth a text must be, by engine: Tr's recognisers make more mistakes than PP-OCR's.
-LEAST_LIKENESS = {"ppocr": 0.9}
-LEAST_LIKENESS_ELSE = 0.6
+MIN_LIKENESS = {"ppocr": 0.9}
+MIN_LIKENESS_ELSE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def wrong_text(page: KnownPage, engine: str, text: str) -> str:
         return "" if text == expected else f"{page.name}: read {text!r}, but its pixels are {expected!r}"
     truth, read = _plain(page.text), _plain(text)
     likeness = difflib.SequenceMatcher(None, truth, read, autojunk=False).ratio()
-    if likeness < LEAST_LIKENESS.get(engine, LEAST_LIKENESS_ELSE):
+    if likeness < MIN_LIKENESS.get(engine, MIN_LIKENESS_ELSE):
         return f"{page.name}: read {text!r}, which is {likeness:.2f} like the truth"
     if engine == "ppocr" and _plain(page.key) not in read:
         return f"{page.name}: read {text!r}, without {page.key!r}"

@@ -136,7 +136,7 @@ def files_of(count: int, pages: int = 1, contents: int | None = None) -> list[So
 
 
 class _Loader:
-    def __init__(self, _most_bytes: int, **_: object) -> None:
+    def __init__(self, _max_bytes: int, **_: object) -> None:
         """As SourceLoader."""
 
     def __call__(self, file: SourceFile) -> bytes:
@@ -223,9 +223,9 @@ def names(files: list[SourceFile], below: Path) -> list[str]:
     return [file.name.removeprefix(f"{below}/") for file in files]
 
 
-def load(file: SourceFile, most_bytes: int = 1 << 26) -> bytes:
+def load(file: SourceFile, max_bytes: int = 1 << 26) -> bytes:
     """The bytes of a planned file, loaded as another process does it."""
-    loader = SourceLoader(most_bytes)
+    loader = SourceLoader(max_bytes)
     try:
         return loader(file)
     finally:

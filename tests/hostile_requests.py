@@ -28,9 +28,9 @@ PACKED_BYTES: Final = 200_000_000
 SIZES: Final = {"letter_equals": (100_000, 1_000_000)}
 """Texts that are sent in these sizes, too."""
 AT_ONCE: Final = ("png_zeros_50_mp", "jpeg_scans_50_mp", "pdf_content")
-_MOST_MB: Final = 600
+_MAX_MB: Final = 600
 _WRAPPING_BYTES: Final = 10_000
-_MOST_RPC_MB: Final = 200
+_MAX_RPC_MB: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Entry:
     name: str
     format: str
     conversations: tuple[Conversation, ...]
-    most_mb: int = _MOST_MB
+    most_mb: int = _MAX_MB
 
     @property
     def title(self) -> str:
@@ -329,7 +329,7 @@ def _of_connections() -> Iterator[Entry]:
     for name, conversation in {**CONVERSATIONS, **header_conversations()}.items():
         yield Entry(name, "http", (conversation,))
     for name, conversation in FRAMES.items():
-        yield Entry(name, "grpc", (conversation,), _MOST_RPC_MB)
+        yield Entry(name, "grpc", (conversation,), _MAX_RPC_MB)
 
 
 def table() -> list[Entry]:

@@ -26,8 +26,8 @@ FOLDER: Final = ROOT / "tests" / "clients" / "recorded"
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _LIMIT_S: Final = 30.0
 # perf_analyzer repeats itself many thousand times.
-_MOST_CALLS: Final = 16
-_MOST_FRAMES: Final = 100
+_MAX_CALLS: Final = 16
+_MAX_FRAMES: Final = 100
 _HEAD: Final = 9
 
 
@@ -222,7 +222,7 @@ def _shortened(connection: bytes) -> bytes:
     """The first calls of a connection, and of a long stream the first messages."""
     at = calls = 0
     for number, (frame, end) in enumerate(_frames(connection, len(PREFACE))):
-        if calls == _MOST_CALLS or number == _MOST_FRAMES:
+        if calls == _MAX_CALLS or number == _MAX_FRAMES:
             break
         at, calls = end, calls + ("END_STREAM" in frame.flags)
     return connection[:at] if calls else b""

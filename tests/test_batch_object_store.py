@@ -181,9 +181,9 @@ class SlowSystem:
         self.now += wait_s
 
 
-@pytest.mark.parametrize(("is_heard", "least_s", "most_s"), [(True, 290, 350), (False, 0, 61)])
+@pytest.mark.parametrize(("is_heard", "min_s", "max_s"), [(True, 290, 350), (False, 0, 61)])
 def test_requests_are_sent_again_for_minutes_once_the_store_has_been_heard(
-    is_heard: bool, least_s: float, most_s: float
+    is_heard: bool, min_s: float, max_s: float
 ) -> None:
     system = SlowSystem()
     objects = Objects("s3", system, clock=lambda: system.now, sleep=system.sleep)
@@ -192,7 +192,7 @@ def test_requests_are_sent_again_for_minutes_once_the_store_has_been_heard(
     system.is_lost = True
     with pytest.raises(TimeoutError, match="GET s3://x"):
         objects.read("s3://x")
-    assert least_s < system.now < most_s
+    assert min_s < system.now < max_s
 
 
 @pytest.mark.parametrize(("kind", "answers"), data_of("batch_object_store")["answers"].items())

@@ -62,7 +62,7 @@ def test_the_content_of_a_file_says_what_it_is(tmp_path: Path) -> None:
 def test_a_document_that_is_damaged_or_could_not_be_counted_is_one_page_and_loses_none(tmp_path: Path) -> None:
     for data, said in ((document(3)[:200], "damaged"), (document(3) + bytes(3000), "3 pages, of which 1 is planned")):
         (tmp_path / "scan.pdf").write_bytes(data)
-        (file,) = plan(tmp_path, pages="2-", most_file_bytes=3000)
+        (file,) = plan(tmp_path, pages="2-", max_file_bytes=3000)
         assert (list(file.pages), file.total) == ([1], 0)
         with pytest.raises((BrokenImage, SourceGone), match=said):
             load(file)

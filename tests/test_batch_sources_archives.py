@@ -102,8 +102,8 @@ def test_an_archive_is_planned_by_what_its_members_are(tmp_path: Path, name: str
 def test_an_archive_of_more_members_than_are_read_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("ocrsvc.batch.sources.archives.MOST_MEMBERS", 2)
-    monkeypatch.setattr(source_files, "MOST_MEMBERS", 2)
+    monkeypatch.setattr("ocrsvc.batch.sources.archives.MAX_MEMBERS", 2)
+    monkeypatch.setattr(source_files, "MAX_MEMBERS", 2)
     *_, broken = plan(write_any(tmp_path / name, TWO | {"c.png": png(3)}))
     with pytest.raises(BrokenArchive, match="at most 2 are read: unpack it"):
         load(broken)
@@ -306,12 +306,12 @@ def test_a_packed_tar_is_not_unpacked_without_end_and_one_of_images_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extension: str, pack: Callable[[bytes], bytes]
 ) -> None:
     monkeypatch.setattr(archives, "_FREE_BYTES", 1 << 20)
-    monkeypatch.setattr(archives, "_MOST_RATIO", 20)
+    monkeypatch.setattr(archives, "_MAX_RATIO", 20)
     (path := tmp_path / f"bomb.tar.{extension}").write_bytes(pack(header_of(1 << 40) + bytes(8 << 20)))
     with pytest.raises(BrokenArchive, match="20 times its size"):
         load(plan(path)[-1])
     monkeypatch.setattr(archives, "_FREE_BYTES", 0)
-    monkeypatch.setattr(archives, "_MOST_RATIO", 1000)
+    monkeypatch.setattr(archives, "_MAX_RATIO", 1000)
     files = plan(write_any(tmp_path / f"a.tar.{extension}", {f"{number}.png": png(number) for number in range(30)}))
     assert [load(file) for file in files] == [png(number) for number in range(30)]
 

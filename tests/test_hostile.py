@@ -48,8 +48,8 @@ Run = Callable[[bytes], object]
 MB: Final = 1 << 20
 NOMINAL_S: Final = 0.05
 # Processor time, but of a machine that others use, too.
-MOST_S: Final = 5 * NOMINAL_S
-MOST_RATIO: Final = 3.5
+MAX_S: Final = 5 * NOMINAL_S
+MAX_RATIO: Final = 3.5
 # Below this the clock and the caches decide.
 _NOTABLE_S: Final = 0.01
 # Of a check beside a hostile request, which may take ten seconds to be cut off; what it costs is judged above.
@@ -71,14 +71,14 @@ def spent_s(run: Run, data: bytes, times: int = 1) -> float:
 def complaints(run: Run, make: Make, most: int = MB) -> Iterator[str]:
     """What is wrong with the time that a parser takes over texts up to a size; small ones first, lest it take hours."""
     for size in (most >> 6, most >> 3, most):
-        if (took_s := spent_s(run, make(size))) > MOST_S and (took_s := spent_s(run, make(size), 5)) > MOST_S:
+        if (took_s := spent_s(run, make(size))) > MAX_S and (took_s := spent_s(run, make(size), 5)) > MAX_S:
             yield f"{size} bytes take {took_s * 1000:.0f} ms"
             return
     if took_s > _NOTABLE_S:
         # What is not linear stays so; a machine that is busy with something else does not.
         for tries in (1, 2, 3):
             once_s, twice_s = (spent_s(run, make(times * most), tries) for times in (1, 2))
-            if twice_s <= MOST_RATIO * max(once_s, _NOTABLE_S):
+            if twice_s <= MAX_RATIO * max(once_s, _NOTABLE_S):
                 break
         else:
             yield f"{once_s * 1000:.0f} ms for {most} bytes, {twice_s * 1000:.0f} ms for twice as many"
@@ -274,7 +274,7 @@ def test_the_longest_headers_and_queries_cost_linear_time(client: FlaskClient) -
 def test_accept_headers_are_truncated(client: FlaskClient) -> None:
     headers = {"Accept": "a/b," * 16_000 + "text/html", "Accept-Encoding": "a," * 30_000}
     for path in ("/", "/v1/ocr", "/healthz"):
-        assert spent_s(lambda _, path=path: client.get(path, headers=headers), b"", 3) < MOST_S  # type: ignore[misc]
+        assert spent_s(lambda _, path=path: client.get(path, headers=headers), b"", 3) < MAX_S  # type: ignore[misc]
 
 
 def nested(depth: int) -> list[Any]:
@@ -321,7 +321,7 @@ def test_many_ignored_areas_cost_little() -> None:
         return [answer["code"] for answer in made]
 
     assert codes() == [umi_ocr.OK, umi_ocr.NO_TEXT]
-    assert spent_s(lambda _: codes(), b"", 3) < MOST_S
+    assert spent_s(lambda _: codes(), b"", 3) < MAX_S
 
 
 def test_the_table_has_every_format_and_no_title_twice() -> None:

@@ -23,7 +23,7 @@ FLOODING_FRAMES = (
 )
 ENDED = {name: FRAMES[name].pieces for name in FLOODING_FRAMES} | dict(FLOODS)
 SIZE_BYTES = 8 << 20
-MOST_GROWTH_BYTES = 200 << 20
+MAX_GROWTH_BYTES = 200 << 20
 LEFT_GROWTH_BYTES = 64 << 20
 CALM, TOO_LARGE = 11, 6
 # A busy machine is no hostile client: where nothing else runs, 1 s is enough by far.
@@ -111,7 +111,7 @@ def converse(service: Service, name: str, make: MakePieces, *, ended: bool) -> t
 def check(service: Service, name: str, make: MakePieces, *, ended: bool) -> list[Client]:
     clients, peak_bytes, longest_s = converse(service, name, make, ended=ended)
     try:
-        assert peak_bytes - service.idle_bytes <= MOST_GROWTH_BYTES
+        assert peak_bytes - service.idle_bytes <= MAX_GROWTH_BYTES
         assert longest_s <= HEALTHY_S
         if ended:
             assert all(client.ended for client in clients)

@@ -35,7 +35,7 @@ class Machine:
     def __init__(self, traits: EngineTraits) -> None:
         self.traits = traits
         self.now_s = self.load_s = 0.0
-        self.held_bytes = self.most_bytes = self.grown_bytes = 0
+        self.held_bytes = self.max_bytes = self.grown_bytes = 0
         self.opened, self.closed, self.closed_s = list[str](), list[str](), list[float]()
         self.gates, self.failures = dict[str, threading.Event](), dict[str, BaseException]()
         self.handle_threads: list[str] = []
@@ -49,7 +49,7 @@ class Machine:
         if (failure := self.failures.get(str(version))) is not None:
             raise failure
         self.held_bytes += version.number * MIB
-        self.most_bytes = max(self.most_bytes, self.held_bytes)
+        self.max_bytes = max(self.max_bytes, self.held_bytes)
         return Measured(self, version) if self.measures else Opened(self, version)
 
 
@@ -173,7 +173,7 @@ def test_least_recently_used_version_is_evicted() -> None:
             machine.now_s = float(number)
             models.lease(version(name)).close()
         assert (machine.opened, machine.closed) == (["a/10", "b/10", "c/10", "d/10"], ["b/10"])
-        assert machine.most_bytes <= 30 * MIB
+        assert machine.max_bytes <= 30 * MIB
 
 
 def test_version_in_use_is_drained_before_eviction() -> None:
@@ -188,7 +188,7 @@ def test_version_in_use_is_drained_before_eviction() -> None:
             used.close()
             asked.result(FAR_S).close()
             back.result(FAR_S).close()
-        assert (machine.opened, machine.most_bytes) == (["a/10", "b/10", "a/10"], 10 * MIB)
+        assert (machine.opened, machine.max_bytes) == (["a/10", "b/10", "a/10"], 10 * MIB)
 
 
 def test_version_in_endless_use_stays_and_waiting_requests_are_refused() -> None:

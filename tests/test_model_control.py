@@ -18,7 +18,7 @@ from ocrsvc.models.model_control import ModelControl
 from ocrsvc.models.model_name import WantedModel
 from ocrsvc.models.policy import FILE, TENSORFLOW_FILE, parse_policies, read_policies
 from ocrsvc.models.repository import ModelRepository
-from ocrsvc.models.state import DAMAGED_FILE, MOST_VERDICTS, ModelState, StateStore, Verdict
+from ocrsvc.models.state import DAMAGED_FILE, MAX_VERDICTS, ModelState, StateStore, Verdict
 from ocrsvc.models.state import FILE as STATE_FILE
 from ocrsvc.models.version_selection import VersionSelector
 from ocrsvc.results import ReadOptions
@@ -219,9 +219,9 @@ def test_hostile_policies_are_refused(text: str) -> None:
 def test_many_refusals_and_labels_do_not_evict_accepted_verdicts(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
     store.record_verdict("serves", Verdict(accepted=True, at=1.0))
-    refused = {f"digest {number}": Verdict(accepted=False, at=time.time() + number) for number in range(MOST_VERDICTS)}
+    refused = {f"digest {number}": Verdict(accepted=False, at=time.time() + number) for number in range(MAX_VERDICTS)}
     store.change(lambda state: state.model_copy(update={"verdicts": {**state.verdicts, **refused}}))
-    assert len(store.read().verdicts) == MOST_VERDICTS
+    assert len(store.read().verdicts) == MAX_VERDICTS
     labels = {"mine": {f"{'l' * 60}{number}": 1 for number in range(100_000)}}
     with pytest.raises(OperatorError, match="more than"):
         store.change(lambda state: state.model_copy(update={"labels": labels}))

@@ -295,7 +295,7 @@ class TestHostileSources:
             file.truncate(1 << 30)
         with pytest.raises(BadModel, match="no dictionary"):
             find_model(Wanted([tmp_path]))
-        monkeypatch.setattr(source_files, "_MOST_FILES", 2)
+        monkeypatch.setattr(source_files, "_MAX_FILES", 2)
         with pytest.raises(BadModel, match="more than 2 files"):
             find_model(Wanted([tmp_path]))
 

@@ -24,11 +24,11 @@ from test_model_watcher import a_fake, prover, serving_worker
 
 from ocrsvc.errors import ClientGone, EngineUnavailable, ModelUnavailable, NotReady, OperatorError
 from ocrsvc.models.model_control import CHECK_S, open_control
-from ocrsvc.models.proof.verdicts import LOADS_FOLDER, MOST_CRASHES, CrashGuard, Verdicts
+from ocrsvc.models.proof.verdicts import LOADS_FOLDER, MAX_CRASHES, CrashGuard, Verdicts
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.models.state import FILE, Judgement, StateStore, Verdict
 from ocrsvc.models.version_loader import LoadState
-from ocrsvc.models.watcher import MOST_FAILURES
+from ocrsvc.models.watcher import MAX_FAILURES
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.child_process import Program
 
@@ -97,7 +97,7 @@ def test_concurrent_leases_and_retirements_stay_consistent() -> None:
             for client in clients:
                 client.result(FAR_S)
             wait_until(lambda: models.is_settled)
-            assert machine.most_bytes <= 25 * MIB
+            assert machine.max_bytes <= 25 * MIB
             assert {one.leases for one in models.list()} <= {0}
             assert models.held_bytes() == machine.held_bytes
             machine.failures.clear()
@@ -141,7 +141,7 @@ def test_lack_of_room_is_not_a_failure_of_the_version(models: Path) -> None:
         load(wanted, deadline)
 
     worker.loaded.preload = preload  # type: ignore[method-assign, assignment]
-    for _ in range(2 * MOST_FAILURES):
+    for _ in range(2 * MAX_FAILURES):
         worker.now_s += 61
         worker.round()
     assert worker.available() == [2]
@@ -281,7 +281,7 @@ def test_version_that_crashes_its_workers_is_refused(tmp_path: Path) -> None:
         with guard.loading(version):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    for _ in range(MOST_CRASHES):
+    for _ in range(MAX_CRASHES):
         assert in_child(load_and_die) == -signal.SIGKILL
     assert in_child(load_and_die) == REFUSED
     verdict = store.read().verdicts[version.digest]
@@ -298,12 +298,12 @@ def test_crash_of_the_whole_service_does_not_count(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def service() -> None:
-        for _ in range(MOST_CRASHES):
+        for _ in range(MAX_CRASHES):
             in_child(die)
         os.kill(os.getpid(), signal.SIGKILL)
 
     in_child(service)
-    assert len(list((tmp_path / "state" / LOADS_FOLDER).iterdir())) == MOST_CRASHES
+    assert len(list((tmp_path / "state" / LOADS_FOLDER).iterdir())) == MAX_CRASHES
     with guard.loading(version):
         pass
     assert not list((tmp_path / "state" / LOADS_FOLDER).iterdir())

@@ -23,7 +23,7 @@ from ocrsvc.models.proof.prover import Measurement, PageMeasurement, Prover, jud
 from ocrsvc.models.proof.reference_pages import find_reference_pages
 from ocrsvc.models.proof.verdicts import machine_cache_key
 from ocrsvc.models.state import Judgement, RefusalKind, Stopped
-from ocrsvc.models.watcher import LOAD_LOCK, MOST_FAILURES, ModelWatcher
+from ocrsvc.models.watcher import LOAD_LOCK, MAX_FAILURES, ModelWatcher
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.metric import Metric
@@ -233,7 +233,7 @@ def test_old_version_serves_if_the_new_one_cannot_be_loaded(models: Path) -> Non
     make_fake(models, 2)
     assert worker.round() == ["retire fake/1", "load fake/2", "load fake/1"]
     assert worker.round() == []
-    for _ in range(MOST_FAILURES - 1):
+    for _ in range(MAX_FAILURES - 1):
         worker.now_s += 61
         assert worker.round()[:2] == ["retire fake/1", "load fake/2"]
     worker.now_s += 61

@@ -156,12 +156,12 @@ def test_decoding_holds_no_more_than_was_asked_for(kind: str) -> None:
         tracemalloc.start()
         try:
             pixels = decode_pixels(picture, gray=gray).pixels
-            held_bytes, most_bytes = tracemalloc.get_traced_memory()
+            held_bytes, max_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
         assert pixels.nbytes == picture.flat_bytes(gray=gray) or picture.format == "gif" or pixels.ndim == 2
         # Beside it a band of the page, whose size does not grow.
-        assert most_bytes < asked_bytes + 4 * MEGAPIXEL
+        assert max_bytes < asked_bytes + 4 * MEGAPIXEL
         assert held_bytes < pixels.nbytes + 4 * MEGAPIXEL
 
 

@@ -98,7 +98,7 @@ def test_other_recognizers_stay_within_their_share(count: int) -> None:
     assert len(readers[0].asked) == count
 
 
-MOST_PX = 4
+MAX_PX = 4
 SCRIPTS = {"cyrillic": CYRILLIC, "arabic": ARABIC, "columns": COLUMNS}
 DETECTOR = f'[detection]\nfile = "{DETECTION}"'
 MAIN = f'[[recognition]]\nname = "main"\nfile = "{RECOGNITION}"\nlanguages = ["zh", "en"]'
@@ -136,7 +136,7 @@ def paper(width: int = 900, height: int = 600) -> Pixels:
 
 
 def assert_near(boxes: Sequence[Box], frames: Sequence[Frame]) -> None:
-    assert np.abs(np.array([frame_of(box) for box in boxes]) - np.array(frames)).max() <= MOST_PX
+    assert np.abs(np.array([frame_of(box) for box in boxes]) - np.array(frames)).max() <= MAX_PX
 
 
 @pytest.mark.parametrize(("lang", "decoder"), [("ru", "greedy"), ("auto", "greedy"), ("auto", "beam")])
@@ -183,7 +183,7 @@ def test_a_page_of_columns_is_read_from_the_right_and_is_upright(handle: PageHan
         assert lower[1] - upper[1] > 200
         letters = np.array([frame_of(each.box) for word in of_page.words or () for each in word.characters])
         assert (np.diff(letters[:, 1]) > 0).all()
-        assert np.abs(letters[:, [0, 2]] - np.array(of_line[0])[[0, 2]]).max() <= MOST_PX
+        assert np.abs(letters[:, [0, 2]] - np.array(of_line[0])[[0, 2]]).max() <= MAX_PX
 
 
 def test_each_line_of_a_mixed_page_is_read_by_the_recognizer_of_its_script(handle: PageHandle) -> None:

@@ -167,10 +167,10 @@ def test_hostile_pages_take_seconds_at_most(name: str) -> None:
     find_within(5, draw(), [line_at(x, y, "x", width=20, height=10) for x, y in places])
 
 
-def find_within(most_s: float, pixels: Pixels, lines: Sequence[Line]) -> tuple[Table, ...]:
+def find_within(max_s: float, pixels: Pixels, lines: Sequence[Line]) -> tuple[Table, ...]:
     began_s = time.thread_time()
     found = find_tables(pixels, Page(pixels.shape[1], pixels.shape[0], 0, tuple(lines)), no_check)
-    assert time.thread_time() - began_s < most_s
+    assert time.thread_time() - began_s < max_s
     return found
 
 

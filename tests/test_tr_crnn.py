@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.tr_crnn.engine import MOST_WIDTH_PER_HEIGHT, CrnnLibrary, Steps, TrCrnnLineReader, decode, prepare
+from ocrsvc.engines.tr_crnn.engine import MAX_WIDTH_PER_HEIGHT, CrnnLibrary, Steps, TrCrnnLineReader, decode, prepare
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.results import Pixels
 
@@ -191,4 +191,4 @@ def test_a_line_gets_a_margin_of_its_edge_s_colour_and_is_squeezed_beyond_the_li
     framed = prepare(crop)
     assert framed.shape == (24, 64)
     assert set(framed[:2].ravel()) == {40}
-    assert prepare(np.zeros((10, 5000), np.uint8)).shape == (12, MOST_WIDTH_PER_HEIGHT * 10 + 2)
+    assert prepare(np.zeros((10, 5000), np.uint8)).shape == (12, MAX_WIDTH_PER_HEIGHT * 10 + 2)

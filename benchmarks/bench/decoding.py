@@ -16,7 +16,7 @@ from ocrsvc.results import EngineInfo, Image, Line, Page, Reading, Timing
 from ocrsvc.serving.limiter import Limiter
 from ocrsvc.settings.settings import Settings
 
-MOST_PAGES = 50
+MAX_PAGES = 50
 
 
 class DecodingReader:
@@ -26,7 +26,7 @@ class DecodingReader:
     has_models = False
 
     def __init__(self) -> None:
-        self.settings = Settings(max_pages=MOST_PAGES)
+        self.settings = Settings(max_pages=MAX_PAGES)
         self._limits = PixelLimits(1_000_000)
         self.pdf_making = Limiter(1, 1)
         self._info = EngineInfo("ready", "none", "1", "cpu", "none", "none")
@@ -88,7 +88,7 @@ class DecodingReader:
             if isinstance(file, OcrsvcError):
                 raise file
             document = open_document(file, self._limits, 0, bool, bool)
-            numbers = chosen_pages(document, ranges, most or MOST_PAGES, cut=most is not None)
+            numbers = chosen_pages(document, ranges, most or MAX_PAGES, cut=most is not None)
             pages = [document.open(number, gray=True, check=bool, take=bool) for number in numbers]
             images = [page if isinstance(page, Image) else decode_pixels(page, gray=True) for page in pages]
             readings = [self._reading(image, number) for number, image in zip(numbers, images, strict=True)]

@@ -15,8 +15,8 @@ from ocrsvc.grpc_server.messages import frame
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST, SETTINGS, PROMISE, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
 END_STREAM, END_HEADERS, PADDED, PRIORITISED, ACK = 1, 4, 8, 32, 1
-MOST_BYTES = 1 << 18
-MOST_DATA_BYTES = 1 << 14
+MAX_BYTES = 1 << 18
+MAX_DATA_BYTES = 1 << 14
 _STREAMS = (0, 1, 2, 3, 5, 7, 2**31 - 1)
 _SETTINGS = (0, 1, 2, 3, 4, 5, 6, 8, 255, 65535)
 _GOOD_SETTINGS = ((1, 0), (1, 4096), (3, 0), (3, 100), (4, 0), (4, 65535), (4, 2**31 - 1), (5, 16384), (6, 1), (99, 7))
@@ -85,9 +85,9 @@ class Talk:
 
     def data(self, number: int, data: bytes, *, ended: bool) -> None:
         """Data frames."""
-        while len(data) > MOST_DATA_BYTES:
-            self.frame(DATA, 0, number, data[:MOST_DATA_BYTES])
-            data = data[MOST_DATA_BYTES:]
+        while len(data) > MAX_DATA_BYTES:
+            self.frame(DATA, 0, number, data[:MAX_DATA_BYTES])
+            data = data[MAX_DATA_BYTES:]
         self.frame(DATA, END_STREAM if ended else 0, number, data)
 
     def times(self, most: int) -> range:
@@ -103,7 +103,7 @@ def malformed_talk(calls: Sequence[GoodCall], chance: random.Random) -> list[byt
     said = bytes(talk.said)
     if chance.random() < 0.4:
         said = chance.choice((change_bytes, cut, double))(said, (), chance)
-    return _in_pieces(said[:MOST_BYTES], chance)
+    return _in_pieces(said[:MAX_BYTES], chance)
 
 
 def _in_pieces(said: bytes, chance: random.Random) -> list[bytes]:

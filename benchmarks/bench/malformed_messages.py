@@ -15,7 +15,7 @@ from ocrsvc.grpc_server.method import Methods
 from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.grpc_services import HEALTH_CHECK, HEALTH_FILE
 
-MOST_BYTES = 200_000
+MAX_BYTES = 200_000
 _VARINT, _BYTES = 0, 2
 _FIXED = {1: 8, 5: 4}
 _NUMBERS = (0, 1, 2, 7, 127, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
@@ -51,7 +51,7 @@ def mutate_message(data: bytes, others: Sequence[bytes], chance: random.Random) 
     """A message, made worse once to three times."""
     for _ in range(chance.randint(1, 3)):
         data = chance.choice(MUTATIONS)(data, others, chance)
-    return data[:MOST_BYTES]
+    return data[:MAX_BYTES]
 
 
 def change_bytes(data: bytes, _others: Sequence[bytes], chance: random.Random) -> bytes:

@@ -15,7 +15,7 @@ FOUND_BYTES: Final = _WORD_BYTES * (_STEP + 1)
 """A run of so many bytes of a model is always found, unless it is text or repeats itself."""
 
 _TABLE_BITS: Final = 24
-_LEAST_VALUES: Final = 6
+_MIN_VALUES: Final = 6
 _PRINTABLE: Final = range(0x20, 0x7F)
 
 
@@ -58,5 +58,5 @@ def _telling(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values = np.sort(words.view(np.uint8).reshape(-1, _WORD_BYTES), axis=1)
     distinct = 1 + (np.diff(values, axis=1) != 0).sum(axis=1)
     is_text = (values[:, 0] >= _PRINTABLE.start) & (values[:, -1] < _PRINTABLE.stop)
-    telling: NDArray[np.uint64] = words[(distinct >= _LEAST_VALUES) & ~is_text]
+    telling: NDArray[np.uint64] = words[(distinct >= _MIN_VALUES) & ~is_text]
     return telling

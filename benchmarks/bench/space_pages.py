@@ -17,7 +17,7 @@ _FONTS: Final = Path("/usr/share/fonts/truetype/dejavu")
 _A4_INCHES: Final = (8.27, 11.69)
 _MARGIN: Final = 0.08  # of the page's width, on each side
 _PITCH: Final = 1.5  # of the type's size
-_MOST_WORDS: Final = 400  # of a page: large pages of small type would take minutes
+_MAX_WORDS: Final = 400  # of a page: large pages of small type would take minutes
 _PAPER, _INK, _BLUR_PX, _GRAIN = 246, 40, 0.6, 6.0  # of a scan
 
 _TEXT: Final = """
@@ -51,7 +51,7 @@ def draw_page(seed: int, face: str, size_px: int, dpi: int, *, grain: bool) -> S
     font = ImageFont.truetype(str(_FONTS / f"DejaVu{face}.ttf"), size_px)
     margin, lines, words = round(_MARGIN * width), list[str](), 0
     top = margin
-    while top + _PITCH * size_px < height - margin and words < _MOST_WORDS:
+    while top + _PITCH * size_px < height - margin and words < _MAX_WORDS:
         line = [chosen.choice(known)]
         while draw.textlength(" ".join([*line, word := chosen.choice(known)]), font=font) <= width - 2 * margin:
             line.append(word)

@@ -40,7 +40,7 @@ def overview(request_metrics: RequestMetrics, engine: EngineInfo | None, setting
         "started_s": request_metrics.store.started_s,
         "arbiter_pid": os.getppid() if table.head.base else None,
         "workers_wanted": table.head.base,
-        "workers_most": table.head.most_live,
+        "workers_most": table.head.max_live,
         "workers": workers_to_list(table),
         "gpus": _gpus_to_list(table),
         "memory": {"used_bytes": memory.used_bytes, "limit_bytes": memory.limit_bytes},

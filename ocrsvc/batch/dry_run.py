@@ -15,7 +15,7 @@ SAMPLE_PAGES: Final = 24
 """Number of pages read for an estimate, drawn with equal probability from all pages."""
 SAMPLE_S: Final = 60.0
 """Time after which no more pages of the sample are begun."""
-_MOST_KINDS: Final = 30
+_MAX_KINDS: Final = 30
 
 
 class SourceCounts(NamedTuple):
@@ -51,7 +51,7 @@ def count_sources(files: Iterable[SourceFile]) -> SourceCounts:
     sample, seen, chance = list[PageGroup](), 0, random.Random(1)  # noqa: S311  no secret
     for file in files:
         kind = PurePosixPath(file.name).suffix.lower() or "none"
-        kind = kind if kind in kinds or len(kinds) < _MOST_KINDS else "other"
+        kind = kind if kind in kinds or len(kinds) < _MAX_KINDS else "other"
         counted, pages, size = kinds.get(kind, (0, 0, 0))
         kinds[kind] = counted + 1, pages + len(file.pages), size + file.size
         for number in file.pages:

@@ -34,7 +34,7 @@ _SECRET: Final = re.compile(r"signature|token|credential|password|secret|api_?ke
 _UNHEARD_S: Final = 20.0
 """How long a request is retried if the server has never answered before."""
 _FIRST_WAIT_S: Final = 0.2
-_MOST_WAIT_S: Final = 10.0
+_MAX_WAIT_S: Final = 10.0
 _VERSION_KEYS: Final = ("generation", "ETag", "etag", "md5Hash", "content_md5", "updated", "LastModified", "mtime")
 _FAULT_STATUS: Final = frozenset({408, 409, 425, 429})
 # Error codes of S3's status 400 that report a transmission fault, so a retry may succeed.
@@ -187,11 +187,11 @@ class Objects:
             except Exception as failure:  # noqa: BLE001  raised as OSError
                 error = _cause_of(failure)
                 self._was_heard = self._was_heard or _answer(error)[0] is not None or isinstance(error, _ANSWERS)
-                most_s = self._retry_s if self._was_heard else min(_UNHEARD_S, self._retry_s)
-                if not is_transient(error) or self._clock() - began + wait_s > most_s:
+                max_s = self._retry_s if self._was_heard else min(_UNHEARD_S, self._retry_s)
+                if not is_transient(error) or self._clock() - began + wait_s > max_s:
                     raise os_error_of(error, f"{verb} {without_secrets(url)}") from error
             self._sleep(wait_s * random.uniform(0.5, 1.0))  # noqa: S311  no secret
-            wait_s = min(2 * wait_s, _MOST_WAIT_S)
+            wait_s = min(2 * wait_s, _MAX_WAIT_S)
 
 
 def _cause_of(failure: Exception) -> Exception:

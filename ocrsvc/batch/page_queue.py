@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from math import isqrt
 from typing import Final
 
-from ocrsvc.batch.pages import MOST_GROUP_PAGES, PageGroup, PageResult, SourceFile, failure_of
+from ocrsvc.batch.pages import MAX_GROUP_PAGES, PageGroup, PageResult, SourceFile, failure_of
 from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.work_file import Deaths
 from ocrsvc.errors import ImageCrashesEngine
@@ -83,7 +83,7 @@ class PageQueue:
         unread = [(number, first + at) for at, number in enumerate(file.pages) if first + at not in known]
         apart = [[page] for page in unread if page[1] in self._deaths]
         rest = [page for page in unread if page[1] not in self._deaths]
-        together = [rest[at : at + MOST_GROUP_PAGES] for at in range(0, len(rest), MOST_GROUP_PAGES)]
+        together = [rest[at : at + MAX_GROUP_PAGES] for at in range(0, len(rest), MAX_GROUP_PAGES)]
         for pages in apart + together:
             yield PageGroup(file, *map(tuple, zip(*pages, strict=True)))
 
@@ -91,8 +91,8 @@ class PageQueue:
 class GroupAdmission:
     """Limits the groups that are read at once, and their files' bytes; a larger file is read alone. Thread-safe."""
 
-    def __init__(self, most_bytes: int, most_at_once: Callable[[], int]) -> None:
-        self._most_bytes, self._most_at_once = most_bytes, most_at_once
+    def __init__(self, max_bytes: int, max_at_once: Callable[[], int]) -> None:
+        self._max_bytes, self._max_at_once = max_bytes, max_at_once
         self._sizes: list[int] = []
         self._changed = threading.Condition()
 
@@ -101,7 +101,7 @@ class GroupAdmission:
         """Wait until the limits allow a group whose file has this size, and count it during the block."""
         with self._changed:
             while self._sizes and (
-                len(self._sizes) >= self._most_at_once() or sum(self._sizes) + size_bytes > self._most_bytes
+                len(self._sizes) >= self._max_at_once() or sum(self._sizes) + size_bytes > self._max_bytes
             ):
                 self._changed.wait(_ASK_AGAIN_S)
             self._sizes.append(size_bytes)

@@ -10,7 +10,7 @@ import orjson
 
 from ocrsvc.errors import OcrsvcError
 
-MOST_GROUP_PAGES: Final = 16
+MAX_GROUP_PAGES: Final = 16
 """Largest number of pages of one file that are read together, for which the file is opened once."""
 COPIED: Final = "copied"
 """Worker name of pages whose results were copied from a file with the same content."""

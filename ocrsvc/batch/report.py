@@ -25,11 +25,11 @@ from ocrsvc.batch.run_file import RunDescription, open_known_run
 from ocrsvc.batch.work_file import PageFacts
 
 REPORT: Final = "report.html"
-_MOST_BINS: Final = 80
-_MOST_REASONS: Final = 30
-_MOST_FILES_OF_REASON: Final = 20
-_MOST_WORKERS: Final = 40
-_MOST_WORST_PAGES: Final = 12
+_MAX_BINS: Final = 80
+_MAX_REASONS: Final = 30
+_MAX_FILES_OF_REASON: Final = 20
+_MAX_WORKERS: Final = 40
+_MAX_WORST_PAGES: Final = 12
 _USUAL: Final = {"rotate": "auto", "detect": True, "unwarp": True, "spaces": "auto", "text_layer": "ignore"}
 _OF_OUTPUT: Final = ("sources", "format", "part_pages", "shards")
 _WORDS: Final = {"pdf_dpi": "PDFs at {1} dpi", "imaging": "images decoded by {1}"}
@@ -87,8 +87,8 @@ def _facts(destination: Destination, plan: Plan, table: Table) -> dict[str, Any]
     )
     worst = "SELECT * FROM page WHERE error = ''"
     chosen = {
-        "Least confident pages": table(f"{worst} AND lines > 0 ORDER BY confidence, n LIMIT ?", _MOST_WORST_PAGES),
-        "Slowest pages": table(f"{worst} ORDER BY seconds DESC, n LIMIT ?", _MOST_WORST_PAGES),
+        "Least confident pages": table(f"{worst} AND lines > 0 ORDER BY confidence, n LIMIT ?", _MAX_WORST_PAGES),
+        "Slowest pages": table(f"{worst} ORDER BY seconds DESC, n LIMIT ?", _MAX_WORST_PAGES),
     }
     workers = "SELECT worker, count(*), total(error != ''), total(lines), total(seconds) FROM page GROUP BY 1"
     return {
@@ -99,11 +99,9 @@ def _facts(destination: Destination, plan: Plan, table: Table) -> dict[str, Any]
         "began": began and datetime.fromtimestamp(began, UTC),
         "worked_s": worked_seconds(table),
         "plots": list(plots_of(table)),
-        "reasons": [
-            (*reason, _first_pages(destination, plan, table, reason[0])) for reason in failures[:_MOST_REASONS]
-        ],
+        "reasons": [(*reason, _first_pages(destination, plan, table, reason[0])) for reason in failures[:_MAX_REASONS]],
         "shown": {title: [_shown(destination, plan, *row) for row in rows] for title, rows in chosen.items()},
-        "workers": table(f"{workers} ORDER BY 2 DESC, 1 LIMIT ?", _MOST_WORKERS),
+        "workers": table(f"{workers} ORDER BY 2 DESC, 1 LIMIT ?", _MAX_WORKERS),
     }
 
 
@@ -135,7 +133,7 @@ def plots_of(table: Table) -> Iterator[Plot]:
     """Make the bar charts for which there are data."""
     [(known, began, ended)] = table("SELECT count(*), min(at - seconds), max(at) FROM page")
     if known:
-        width_s = max((ended - began) / _MOST_BINS, 1.0)
+        width_s = max((ended - began) / _MAX_BINS, 1.0)
         edges = [width_s * at for at in range(int((ended - began) / width_s) + 2)]
         text = f"Each column is {duration_of(width_s)}; what failed stands on what was read."
         yield Plot("Pages over time", text, _columns(table, f"at - {began!r}", "1", edges, duration_of))
@@ -166,7 +164,7 @@ def _columns(
 
 def _first_pages(destination: Destination, plan: Plan, table: Table, error: str) -> list[tuple[str, str]]:
     """Names and error details of the first pages with this error code."""
-    pages = [n for (n,) in table("SELECT n FROM page WHERE error = ? ORDER BY n LIMIT ?", error, _MOST_FILES_OF_REASON)]
+    pages = [n for (n,) in table("SELECT n FROM page WHERE error = ? ORDER BY n LIMIT ?", error, _MAX_FILES_OF_REASON)]
     parts = dict.fromkeys(map(plan.part_of, pages))
     kept = {n: record for part in parts for n, record, _ in read_kept(destination, part) if n in pages}
     return [(_name_of(plan, n), orjson.loads(kept[n])["error"]["detail"] if n in kept else "") for n in pages]

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from ocrsvc.client.request import Options
 
 RAY_ADDRESS: Final = "ray://"
-MOST_FILE_BYTES: Final = 64 * 1024 * 1024
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 """Size limit of a file or archive member, unless OCRSVC_MAX_BODY_BYTES is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """The files and pages to plan; files above `most_file_bytes` fail without being read.
+    """The files and pages to plan; files above `max_file_bytes` fail without being read.
 
     `pages` selects pages of each document ("1-3,7"), `column` is a table's column of images (None finds it), `include`
     and `exclude` are name patterns, `sample` is a number of pages or a share ("2.5%").
@@ -33,13 +33,13 @@ class SourceRequest:
     sample: str | None = None
     seed: int = 0
     is_sorted: bool = False
-    most_file_bytes: int = MOST_FILE_BYTES
+    max_file_bytes: int = MAX_FILE_BYTES
 
     def choice(self) -> dict[str, Any]:
         """Options that must stay the same during a run: the sources, and page selections that are not defaults."""
         # Ignore a slash that the shell added to a folder's name; in a URL it makes a difference.
         sources = [name if "://" in name else name.rstrip("/") or name for name in self.sources]
-        defaults = asdict(SourceRequest((), most_file_bytes=self.most_file_bytes))
+        defaults = asdict(SourceRequest((), max_file_bytes=self.max_file_bytes))
         return {name: value for name, value in asdict(self).items() if value != defaults[name]} | {"sources": sources}
 
 

@@ -21,10 +21,10 @@ from ocrsvc.batch.request import BatchRequest
 from ocrsvc.batch.work_file import BegunPages
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 
-MOST_FAILURES: Final = 100
+MAX_FAILURES: Final = 100
 """After this many failed tries in a row that are not the pages' fault, the reader is broken, and the run stops."""
 COMMIT_S: Final = 1.0
-_MOST_UNWRITTEN: Final = 4
+_MAX_UNWRITTEN: Final = 4
 """No part is begun while this many wait to be written."""
 
 
@@ -134,7 +134,7 @@ class Run:
 
     def _begin_part(self) -> bool:
         """Queue the pages of the next part; False if there is none, or too many parts wait to be written."""
-        if self._in_writing >= _MOST_UNWRITTEN or (part := next(self._todo, None)) is None:
+        if self._in_writing >= _MAX_UNWRITTEN or (part := next(self._todo, None)) is None:
             return False
         known = self._work.errors(self._plan.pages_of(part))
         self._left[part], failed = self._pages.add(part, known)
@@ -163,7 +163,7 @@ class Run:
             self._note(result, attempts)
             return
         self._failures += 1
-        if self._failures >= MOST_FAILURES and not self._request.keeps_going:
+        if self._failures >= MAX_FAILURES and not self._request.keeps_going:
             error = orjson.loads(result.record)["error"]
             raise EngineUnavailable(
                 f"{self._failures} tries in a row to read pages have failed, the last with {result.error}: "

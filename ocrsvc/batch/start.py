@@ -54,7 +54,7 @@ def open_run(
     check_formats(request.outputs, request.options)
     shard, counts = f"{request.shard}-of-{request.shards}", counts or PlanningCounts()
     with ExitStack() as stack:
-        load = stack.enter_context(closing(SourceLoader(request.sources.most_file_bytes, keeps_all=request.dedupe)))
+        load = stack.enter_context(closing(SourceLoader(request.sources.max_file_bytes, keeps_all=request.dedupe)))
         reader = stack.enter_context(closing(open_reader(request, load)))
         described = RunDescription.read(destination)
         # Start the reader first, so that options that it refuses are not stored as those of a new run.

@@ -295,7 +295,7 @@ def _estimate_run(request: BatchRequest, args: SimpleNamespace) -> None:
     print(visible("\n".join([*lines, *skipped.to_sentences()])))
     if not counts.sample:
         return
-    with closing(SourceLoader(request.sources.most_file_bytes)) as load, closing(open_reader(request, load)) as reader:
+    with closing(SourceLoader(request.sources.max_file_bytes)) as load, closing(open_reader(request, load)) as reader:
         reader.start()
         pace = measure_pace(reader, counts.sample)
     if pace is not None:

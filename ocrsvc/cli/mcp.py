@@ -53,9 +53,9 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
     engine: str | None,
     url: str | None,
     access: Access,
-    most_bytes: int,
-    most_pages: int,
-    most_letters: int,
+    max_bytes: int,
+    max_pages: int,
+    max_letters: int,
 ) -> None:
     """Serve page-reading tools to assistants (MCP) until the client disconnects or a signal comes."""
     check_at_most_one(engine=engine, url=url)
@@ -71,8 +71,8 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
     # An engine in this process starts when a tool is first called.
     source: PageSource = ServicePages(access.client(url)) if url else EnginePages(lambda: start_reader(engine))
     try:
-        files = _sources(folders or ([Path.cwd()] if http is None else []), most_bytes)
-        server = make_server(source, files, most_pages, most_letters)
+        files = _sources(folders or ([Path.cwd()] if http is None else []), max_bytes)
+        server = make_server(source, files, max_pages, max_letters)
         if http is None:
             server.run("stdio")
             return
@@ -80,19 +80,19 @@ def mcp(  # noqa: PLR0913  a command's options are its arguments
         with listen(*_address(http), token) as listener:
             host, port = listener.getsockname()[:2]
             print(f"MCP at http://{f'[{host}]' if ':' in host else host}:{port}{PATH}", file=sys.stderr, flush=True)
-            serve(server, listener, token, most_bytes)
+            serve(server, listener, token, max_bytes)
     finally:
         source.close()
 
 
-def _sources(folders: Sequence[Path], most_bytes: int) -> Sources:
+def _sources(folders: Sequence[Path], max_bytes: int) -> Sources:
     from ocrsvc.connections.policy import policy_of_files
     from ocrsvc.integrations.mcp_files import Sources
 
     if wrong := [folder for folder in folders if not folder.is_dir()]:
         raise OperatorError(f"{wrong[0]} is not a folder.", "Name an existing folder with --folder.")
     settings = read_settings(os.environ)
-    return Sources([folder.resolve() for folder in folders], most_bytes, policy_of_files(settings), settings.url_s)
+    return Sources([folder.resolve() for folder in folders], max_bytes, policy_of_files(settings), settings.url_s)
 
 
 def _address(text: str) -> tuple[str, int]:

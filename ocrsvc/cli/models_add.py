@@ -12,7 +12,7 @@ from ocrsvc.cli.options import FILE, Number, gathered, option
 from ocrsvc.engines.model.description import Tier
 from ocrsvc.engines.model.encryption import ModelKey, new_key
 from ocrsvc.engines.model.key_source import KEY_SETTINGS, read_model_key
-from ocrsvc.engines.model.version import MOST_VERSION, NAME, ModelVersion
+from ocrsvc.engines.model.version import MAX_VERSION, NAME, ModelVersion
 from ocrsvc.errors import OperatorError
 from ocrsvc.models.importers.find_model import find_model
 from ocrsvc.models.importers.source_files import NewModel, Wanted
@@ -21,7 +21,7 @@ from ocrsvc.models.repository import ModelRepository
 from ocrsvc.settings.describe import variable_of
 from ocrsvc.settings.settings import Settings
 
-VERSION_NUMBER: Final = Number(int, 1, MOST_VERSION, "a number from 1")
+VERSION_NUMBER: Final = Number(int, 1, MAX_VERSION, "a number from 1")
 
 
 def _name_of(_ctx: click.Context, _parameter: click.Parameter, text: str) -> str:
@@ -123,7 +123,7 @@ def _source(text: str, repository: Path, key: ModelKey) -> ModelVersion:
     if not text.startswith((".", "/")):
         return ModelRepository(repository, key).open(*named_version(text))
     home, number = Path(text).resolve().parent, Path(text).resolve().name
-    if not NAME.fullmatch(home.name) or not number.isdecimal() or not 0 < int(number[:12]) <= MOST_VERSION:
+    if not NAME.fullmatch(home.name) or not number.isdecimal() or not 0 < int(number[:12]) <= MAX_VERSION:
         raise OperatorError(f"{text} is not a folder NAME/VERSION.", "Write it as ./folder/NAME/VERSION.")
     return ModelRepository(home.parent, key).open(home.name, int(number))
 

@@ -24,13 +24,13 @@ _OTHER_SIZE: Final = 1.3
 _ALIKE: Final = 1.1  # heading lines of different levels are one heading if their size ratio is smaller
 _HEADING_LINES: Final = 3
 _HEADING_CHARACTERS: Final = 120
-_LEAST_CUT: Final = 25
+_MIN_CUT: Final = 25
 # Distances in heights of the line, unless a unit is given.
 _INDENT: Final = (0.8, 8.0)
 _FREE_AT_END: Final = 2.0
 _FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25  # least free share of a paragraph's last line, after a sentence or inside
 _WIDER_GAP: Final = 0.45
-_MOST_GAP: Final = 2.5
+_MAX_GAP: Final = 2.5
 _OVERLAP: Final = 0.3
 _USUAL_PITCH: Final = 1.5
 
@@ -191,7 +191,7 @@ def _without_false_headings(blocks: Sequence[Block]) -> list[Block]:
             block.kind, block.level = "paragraph", 0
         last = kept[-1] if kept else None
         is_continued = bool(block.lines) and _WORD.match(block.lines[0])
-        if is_continued and last is not None and last.level >= _HARDLY_LARGER and len(last.lines[-1]) > _LEAST_CUT:
+        if is_continued and last is not None and last.level >= _HARDLY_LARGER and len(last.lines[-1]) > _MIN_CUT:
             last.kind, last.level = "paragraph", 0
             last.numbers += block.numbers
             last.lines += block.lines
@@ -214,7 +214,7 @@ def _is_below(one: _Placed, other: _Placed) -> bool:
     least = _OVERLAP * min(one.right - one.left, other.right - other.left)
     size = max(one.size, other.size)
     is_lower = other.top > one.top + 0.3 * min(one.size, other.size)
-    return wide > least and is_lower and other.top - one.bottom < _MOST_GAP * size
+    return wide > least and is_lower and other.top - one.bottom < _MAX_GAP * size
 
 
 def _column_of(lines: Sequence[_Placed]) -> _Column:

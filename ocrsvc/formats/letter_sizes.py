@@ -23,10 +23,10 @@ _ADVANCES: Final = (
 _USUAL_ADVANCE: Final = 0.56
 _WIDE_ADVANCE: Final = 1.0
 _WIDE: Final = 0x2E80  # first code point of square characters: Chinese, Japanese and Korean
-_LEAST_EMS: Final = 0.3
+_MIN_EMS: Final = 0.3
 _ADVANCE: Final = {letter: advance for letters, advance in _ADVANCES for letter in letters}
 _SURELY_LARGER: Final = 1.05
-_MOST_LESS, _MOST_MORE = 1 / 1.15, 1.3  # the width may correct the size by height by factors in this range
+_MAX_LESS, _MAX_MORE = 1 / 1.15, 1.3  # the width may correct the size by height by factors in this range
 _STEPS: Final = 8  # sizes are counted in eighths of a pixel
 
 
@@ -51,7 +51,7 @@ class BodySize:
         by_height = height_of(line) / height
         if by_height < _SURELY_LARGER or not em:
             return by_height
-        return min(max(_MOST_LESS * by_height, _em_of(line) / em), _MOST_MORE * by_height)
+        return min(max(_MAX_LESS * by_height, _em_of(line) / em), _MAX_MORE * by_height)
 
 
 def height_of(line: Line) -> float:
@@ -61,7 +61,7 @@ def height_of(line: Line) -> float:
 
 def _em_of(line: Line) -> float:
     """The font size, in pixels, at which the line's text is as wide as its box."""
-    return math.dist(line.box[0], line.box[1]) / max(_LEAST_EMS, sum(map(_advance, line.text)))
+    return math.dist(line.box[0], line.box[1]) / max(_MIN_EMS, sum(map(_advance, line.text)))
 
 
 def _advance(letter: str) -> float:

@@ -8,7 +8,7 @@ from typing import Final
 from ocrsvc.masking.text_forms import DIGIT, to_digits, without_separators
 
 # Cards are recognized by their issuer's range, their length, and the check digit of ISO 7812 (Luhn).
-_LEAST_CARD, _MOST_CARD = 13, 19
+_MIN_CARD, _MAX_CARD = 13, 19
 
 # Ranges of the first four digits, by the lengths of the number: ISO/IEC 7812 as published by the networks.
 _ISSUERS: Final = {
@@ -46,7 +46,7 @@ def find_cards(text: str) -> Iterator[tuple[int, int]]:
     spaces or in groups of four.
     """
     for match in _RUN.finditer(text):
-        if match.end() - match.start() >= _LEAST_CARD:
+        if match.end() - match.start() >= _MIN_CARD:
             yield from _cards_in_run([group.span() for group in _GROUP.finditer(text, *match.span())], text)
     for match in _MISREAD_CARD.finditer(text):
         number = without_separators(match[0])
@@ -59,7 +59,7 @@ def _cards_in_run(groups: Sequence[tuple[int, int]], text: str) -> Iterator[tupl
     """Find card numbers made of successive groups of digits: the longest number that begins with each group."""
     first = 0
     while first < len(groups):
-        last = _last_of_card(groups[first : first + _MOST_CARD], text)
+        last = _last_of_card(groups[first : first + _MAX_CARD], text)
         if last is not None:
             yield groups[first][0], groups[first + last][1]
             first += last
@@ -69,7 +69,7 @@ def _cards_in_run(groups: Sequence[tuple[int, int]], text: str) -> Iterator[tupl
 def _last_of_card(groups: Sequence[tuple[int, int]], text: str) -> int | None:
     """Index of the last group of the longest card number that begins with the first group; None if there is none."""
     begin = groups[0][0]
-    if text[begin] in "01" or groups[0][1] - begin > _MOST_CARD:
+    if text[begin] in "01" or groups[0][1] - begin > _MAX_CARD:
         return None
     sizes = [end - start for start, end in groups]
     digits = without_separators(text[begin : groups[-1][1]])
@@ -156,7 +156,7 @@ _INTERNATIONAL: Final = re.compile(
     r"(?P<number>[1-9][0-9]{0,2}\)?[ \-.]?(?:\([0-9]{1,5}\)[ \-]?)?[0-9](?:[ \-.]{0,2}[0-9]){5,13})(?![0-9A-Za-z])"
 )
 # Most digits of a number by country code; further digits after a space belong to another number.
-_MOST_DIGITS: Final = (("86", 13), ("44", 12), ("1", 11))
+_MAX_DIGITS: Final = (("86", 13), ("44", 12), ("1", 11))
 # Country codes of ITU-T E.164.
 _COUNTRIES: Final = re.compile(
     "1|7|2(?:0|7|1[1-3678]|[23][0-9]|4[0-9]|5[0-8]|6[0-9]|9[0178])|3(?:[0-4]|6|9|5[0-9]|7[0-8]|8[0-9])"
@@ -195,7 +195,7 @@ def find_phones(text: str) -> Iterator[tuple[int, int]]:
 
 def _without_next(number: str) -> str:
     """Cut off a second number that follows after a space."""
-    max_digits = next((count for code, count in _MOST_DIGITS if number.startswith(code)), len(number))
+    max_digits = next((count for code, count in _MAX_DIGITS if number.startswith(code)), len(number))
     places = [place for place, character in enumerate(number) if character.isdecimal()]
     if len(places) <= max_digits or places[max_digits] == places[max_digits - 1] + 1:
         return number

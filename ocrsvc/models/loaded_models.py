@@ -22,7 +22,7 @@ from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.model_metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
 
 # Retired versions that are remembered, so that requests that still refer to them select a version again.
-MOST_RETIRED: Final = 64
+MAX_RETIRED: Final = 64
 
 
 class VersionRetired(Exception):
@@ -280,7 +280,7 @@ class LoadedModels(VersionLoader):
         """Forget all but a few retired versions. Call it under the lock."""
         retired = [(key, entry) for key, entry in self._entries.items() if entry.is_retired and not entry.waiters]
         closed = [key for key, entry in retired if entry.state is LoadState.CLOSED and entry not in self._wanted]
-        for key in closed[:-MOST_RETIRED]:
+        for key in closed[:-MAX_RETIRED]:
             del self._entries[key]
 
 

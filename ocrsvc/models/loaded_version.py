@@ -21,7 +21,7 @@ from ocrsvc.system.memory import read_private_bytes
 CLOSE_S: Final = 10.0  # time limit for engine threads to close their handles
 # Estimated memory over the size of the files, before a version's first load; see docs/design/models.md.
 FILES_FACTOR: Final = 11
-LEAST_BYTES: Final = 8 << 20  # smallest estimate
+MIN_BYTES: Final = 8 << 20  # smallest estimate
 _KEPT: Final = 3  # measurements per version
 VersionKey = tuple[str, int, str]  # name, number and digest: changed files make another version
 EngineThreads = Executor[Any]
@@ -147,7 +147,7 @@ class ModelMemory:
         """
         if known := self._measured.get(key_of(version)):
             return round(statistics.median(load.peak_bytes for load in known))
-        estimate = self._copies * max(LEAST_BYTES, FILES_FACTOR * _file_bytes(version))
+        estimate = self._copies * max(MIN_BYTES, FILES_FACTOR * _file_bytes(version))
         return max(estimate, self._largest.get(version.description.engine, 0))
 
     def check(self, version: ModelVersion) -> None:

@@ -4,11 +4,11 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from ocrsvc.engines.model.version import MOST_VERSION, NAME
+from ocrsvc.engines.model.version import MAX_VERSION, NAME
 
 LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ACCEPTED: Final = "NAME, NAME/VERSION or NAME:LABEL"
-# For API descriptions; allows nine digits of a version number, though MOST_VERSION has ten.
+# For API descriptions; allows nine digits of a version number, though MAX_VERSION has ten.
 PATTERN: Final = rf"{NAME.pattern}(?:/[1-9][0-9]{{0,8}}|:{LABEL.pattern})?"
 _WANTED: Final = re.compile(rf"({NAME.pattern})(?:/([1-9][0-9]{{0,9}})|:({LABEL.pattern}))?")
 _PATH: Final = re.compile(r"(?<![\w.:/])(?:/[\w.+@,=~-]{1,255}){1,64}(/[\w.+@,=~-]{1,255})")
@@ -31,7 +31,7 @@ class WantedModel:
 def parse_wanted_model(text: str) -> WantedModel:
     """Parse a model name in one of the forms of ACCEPTED. Raises ValueError."""
     match = _WANTED.fullmatch(text)
-    if match is None or int(match[2] or 1) > MOST_VERSION:
+    if match is None or int(match[2] or 1) > MAX_VERSION:
         raise ValueError(text)
     return WantedModel(match[1], int(match[2]) if match[2] else None, match[3])
 

@@ -12,14 +12,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from ocrsvc.engines.model.description import first_fault
 from ocrsvc.engines.model.files import parse_toml, read_file
-from ocrsvc.engines.model.version import MOST_VERSION, NAME
+from ocrsvc.engines.model.version import MAX_VERSION, NAME
 from ocrsvc.errors import SettingsError
 from ocrsvc.models.model_name import LABEL
 
 FILE: Final = "models.toml"
 TENSORFLOW_FILE: Final = "models.config"
 STABLE: Final = "stable"  # label of the version for requests that name neither version nor label
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 
 
 def _check_shares(shares: dict[str, float]) -> dict[str, float]:
@@ -30,7 +30,7 @@ def _check_shares(shares: dict[str, float]) -> dict[str, float]:
 
 ModelName = Annotated[str, StringConstraints(pattern=f"^{NAME.pattern}$")]
 Label = Annotated[str, StringConstraints(pattern=f"^{LABEL.pattern}$")]
-Number = Annotated[int, Field(ge=1, le=MOST_VERSION, strict=True)]
+Number = Annotated[int, Field(ge=1, le=MAX_VERSION, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -105,13 +105,13 @@ def parse_policies(text: str) -> Policies:
 
 def _read(file: Path) -> str | None:
     try:
-        content = read_file(file, _MOST_BYTES + 1)
+        content = read_file(file, _MAX_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise SettingsError(f"{file} cannot be read: {error.strerror}.", "Check its permissions.") from error
-    if len(content) > _MOST_BYTES:
-        raise SettingsError(f"{file} has more than {_MOST_BYTES} bytes.", "Shorten it.")
+    if len(content) > _MAX_BYTES:
+        raise SettingsError(f"{file} has more than {_MAX_BYTES} bytes.", "Shorten it.")
     return content.decode("utf-8", "replace")
 
 

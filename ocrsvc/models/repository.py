@@ -13,12 +13,12 @@ from typing import Final
 
 from ocrsvc.engines.model.description import Description
 from ocrsvc.engines.model.encryption import EncryptionMissing, ModelKey
-from ocrsvc.engines.model.files import MANIFEST, MOST_MANIFEST_BYTES, read_file
+from ocrsvc.engines.model.files import MANIFEST, MAX_MANIFEST_BYTES, read_file
 from ocrsvc.engines.model.version import (
     BUILT_IN,
     BUILT_IN_DESCRIPTION,
     KEY_REMEDY,
-    MOST_VERSION,
+    MAX_VERSION,
     NAME,
     KeyMissing,
     ModelVersion,
@@ -169,13 +169,13 @@ def _versions_of(model: Path) -> list[Path]:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and not text.startswith("0") and int(text[:12]) <= MOST_VERSION
+    return text.isascii() and text.isdecimal() and not text.startswith("0") and int(text[:12]) <= MAX_VERSION
 
 
 def _bad_version(folder: Path, error: Exception) -> BadVersion:
     lacks_key, digest = isinstance(error, KeyMissing | EncryptionMissing), ""
     with suppress(OSError):
-        manifest = read_file(folder / MANIFEST, MOST_MANIFEST_BYTES + 1)
+        manifest = read_file(folder / MANIFEST, MAX_MANIFEST_BYTES + 1)
         digest = version_digest(folder, hashlib.sha256(manifest).hexdigest())
     return BadVersion(folder.parent.name, int(folder.name), digest, _reason(error), lacks_key)
 

@@ -29,9 +29,9 @@ from ocrsvc.models.policy import Policies
 LOGGER: Final = logging.getLogger("ocrsvc.models")
 FILE: Final = "state.json"
 DAMAGED_FILE: Final = "state.json.damaged"
-MOST_VERDICTS: Final = 500
+MAX_VERDICTS: Final = 500
 _LOCK: Final = "state.lock"
-_MOST_BYTES: Final = 1 << 22
+_MAX_BYTES: Final = 1 << 22
 _LOCK_WAIT_S: Final = 5.0
 _LOCK_POLL_S: Final = 0.01
 # The file's modification time (ns), inode and size, which change when it is replaced.
@@ -200,7 +200,7 @@ class StateStore:
         generation = self.generation()
         try:
             with self._file.open("rb") as file:
-                content = file.read(_MOST_BYTES + 1)
+                content = file.read(_MAX_BYTES + 1)
         except FileNotFoundError:
             return _NONE, ModelState()
         try:
@@ -212,8 +212,8 @@ class StateStore:
     def _replace(self, state: ModelState) -> None:
         """Replace the file atomically and durably; a damaged file is kept under another name. Raises OSError."""
         content = state.model_dump_json().encode()
-        if len(content) > _MOST_BYTES:
-            raise OSError(errno.EFBIG, f"it would have more than {_MOST_BYTES} bytes")
+        if len(content) > _MAX_BYTES:
+            raise OSError(errno.EFBIG, f"it would have more than {_MAX_BYTES} bytes")
         with contextlib.suppress(FileNotFoundError):
             try:
                 ModelState.model_validate_json(self._file.read_bytes())
@@ -256,9 +256,9 @@ def sync_folder(folder: Path) -> None:
 
 def _bounded(state: ModelState) -> ModelState:
     """Drop the oldest verdicts if there are too many, refusals first, so that accepted versions keep serving."""
-    if len(state.verdicts) <= MOST_VERDICTS:
+    if len(state.verdicts) <= MAX_VERDICTS:
         return state
-    newest = sorted(state.verdicts.items(), key=lambda item: (item[1].accepted, item[1].at))[-MOST_VERDICTS:]
+    newest = sorted(state.verdicts.items(), key=lambda item: (item[1].accepted, item[1].at))[-MAX_VERDICTS:]
     return state.updated(verdicts=dict(newest))
 
 

@@ -24,13 +24,13 @@ from ocrsvc.telemetry.model_metrics import MODEL_LOAD_SECONDS, MODEL_LOADS, MODE
 
 LOG: Final = logging.getLogger("ocrsvc.models")
 DRAIN_S: Final = 10.0  # longest wait until a version to be evicted has no leases; then another version is tried
-LEAST_DRAIN_S: Final = 2.0  # shortest wait of this kind, even if waiting requests run out of patience
+MIN_DRAIN_S: Final = 2.0  # shortest wait of this kind, even if waiting requests run out of patience
 # A loaded version stays for the time that its load took, but at most this long before it may be evicted; so versions
 # that evict each other spend at most half of the time loading.
-MOST_STAY_S: Final = 10.0
+MAX_STAY_S: Final = 10.0
 ROOM_S: Final = 30.0  # longest wait for room; then the version's requests are refused, and the next version is loaded
 LONGEST_BACKOFF_S: Final = 60.0
-MOST_NAMES: Final = 32  # number of models with their own metric series; all others share one series
+MAX_NAMES: Final = 32  # number of models with their own metric series; all others share one series
 OTHERS: Final = "other"
 _NAME_CHARACTERS: Final = 48  # longest name in a metric series
 
@@ -135,13 +135,13 @@ class VersionLoader:
         self.guard: Callable[[ModelVersion], AbstractContextManager[object]] = lambda _version: nullcontext()
 
     def _count(self, metric: Metric, version: ModelVersion, outcome: str) -> None:
-        """Count under the model's name, or under OTHERS after MOST_NAMES names."""
+        """Count under the model's name, or under OTHERS after MAX_NAMES names."""
         if self._metrics is None:
             return
         name = version.name[:_NAME_CHARACTERS]
         if name not in self._names:
             with self._changed:
-                name = name if len(self._names) < MOST_NAMES else OTHERS
+                name = name if len(self._names) < MAX_NAMES else OTHERS
                 self._names.add(name)
         self._metrics.count(metric, name, outcome)
 
@@ -194,7 +194,7 @@ class VersionLoader:
         seconds = self._clock() - began_s
         with self._changed:
             entry.load_s, entry.failure, entry.failures = seconds, None, 0
-            entry.stays_until_s = self._clock() + min(seconds, MOST_STAY_S)
+            entry.stays_until_s = self._clock() + min(seconds, MAX_STAY_S)
             self._grant(entry)
         LOG.info("LOADED the model %s in %.2f s: %s bytes", version, seconds, entry.size_bytes)
         self._count(MODEL_LOADS, version, "success")
@@ -270,11 +270,11 @@ class VersionLoader:
 
         It gives up at `until_s`, or when requests for its successor run out of patience; then the version serves again.
         """
-        least_s = self._clock() + LEAST_DRAIN_S
+        min_s = self._clock() + MIN_DRAIN_S
         with self._changed:
             entry.state = LoadState.DRAINING
             while entry.leases and not self._is_closed:
-                left_s = min(until_s, max(least_s, self._patience_s(successor))) - self._clock()
+                left_s = min(until_s, max(min_s, self._patience_s(successor))) - self._clock()
                 if left_s <= 0:
                     break
                 self._changed.wait(min(left_s, CLIENT_CHECK_S))

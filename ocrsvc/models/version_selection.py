@@ -17,7 +17,7 @@ from ocrsvc.models.model_name import ACCEPTED, WantedModel, parse_wanted_model
 from ocrsvc.models.policy import STABLE
 from ocrsvc.results import ReadOptions
 
-_MOST_SHOWN: Final = 60
+_MAX_SHOWN: Final = 60
 
 
 class VersionSelector:
@@ -161,6 +161,6 @@ def list_models(catalogue: Catalogue) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """The first _MOST_SHOWN names in a list."""
+    """The first _MAX_SHOWN names in a list."""
     every = list(names)
-    return (", ".join(every[:_MOST_SHOWN]) or "none") + (", …" if len(every) > _MOST_SHOWN else "")
+    return (", ".join(every[:_MAX_SHOWN]) or "none") + (", …" if len(every) > _MAX_SHOWN else "")

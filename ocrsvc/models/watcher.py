@@ -20,7 +20,7 @@ from ocrsvc.models.catalogue import Catalogue, Model
 from ocrsvc.models.loaded_models import LoadedModels
 from ocrsvc.models.model_control import CHECK_S, ModelControl
 from ocrsvc.models.proof.prover import Prover
-from ocrsvc.models.proof.verdicts import MOST_REASON, CandidateProver, Verdicts
+from ocrsvc.models.proof.verdicts import MAX_REASON, CandidateProver, Verdicts
 from ocrsvc.models.repository import BadVersion
 from ocrsvc.models.state import Judgement
 from ocrsvc.models.worker_models import WorkerModels
@@ -33,14 +33,14 @@ LOGGER: Final = logging.getLogger("ocrsvc.models")
 LOAD_LOCK: Final = "load.lock"
 LOAD_S: Final = 600.0  # time limit of a load, eviction of other versions included
 LONGEST_WAIT_S: Final = 60.0  # longest wait for a worker's turn to load
-MOST_FAILURES: Final = 5  # failed loads, by the version's own fault, after which it is refused
+MAX_FAILURES: Final = 5  # failed loads, by the version's own fault, after which it is refused
 _FIRST_WAIT_S: Final = 1.0
 _WAIT_FACTOR: Final = 3.0
 _LONGEST_BACKOFF_S: Final = 60.0
 _TURN_S: Final = 1.0  # interval of tries to prove, while another worker may hold the lock
 _RETRY_S: Final = 10.0
 _END_S: Final = 2.0
-_MOST_BAD: Final = 100  # unusable versions that are logged
+_MAX_BAD: Final = 100  # unusable versions that are logged
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class VersionSwitch:
     """Switches a worker's models: loads the version that should serve beside the old one, then retires the old one.
 
     Requests go to loaded versions, so a version takes traffic when it is loaded, and the old one is closed when its
-    last request ends. Workers take turns to load, as loading takes CPU time from reading. After MOST_FAILURES failed
+    last request ends. Workers take turns to load, as loading takes CPU time from reading. After MAX_FAILURES failed
     loads, `on_unusable` is called.
     """
 
@@ -158,7 +158,7 @@ class VersionSwitch:
         wait_s = min(_LONGEST_BACKOFF_S, _FIRST_WAIT_S * _WAIT_FACTOR ** min(failed.tries - 1, 16))
         failed.retry_at_s = self._clock() + wait_s
         LOGGER.error("%s passed its proof, but this worker cannot load it (try %d): %s", version, failed.tries, error)
-        if failed.own_fault >= MOST_FAILURES:
+        if failed.own_fault >= MAX_FAILURES:
             self._on_unusable(version, f"It passed its proof, but a worker cannot load it: {error}")
 
 
@@ -238,8 +238,8 @@ class ModelWatcher:
             self._look_s = self._clock()
             self._verdicts.forget_outdated(catalogue)
             catalogue = self._control.latest()
-        for bad in (version for version in catalogue.scan.bad[:_MOST_BAD] if version not in self._bad):
-            LOGGER.error("REFUSED %s/%s (open): %s", bad.name, bad.number, bad.reason[:MOST_REASON])
+        for bad in (version for version in catalogue.scan.bad[:_MAX_BAD] if version not in self._bad):
+            LOGGER.error("REFUSED %s/%s (open): %s", bad.name, bad.number, bad.reason[:MAX_REASON])
             self._metrics.count(MODEL_REFUSALS, "open")
         self._bad = frozenset(catalogue.scan.bad)
         refused = sum(map(catalogue.is_refused, catalogue.scan.versions))

@@ -24,7 +24,7 @@ _UNCOUNTED: Final = ("ops", "operators", "page")
 _WAIT: Final = metrics.STAGE_SECONDS.of("queue", "request")
 _TOTAL: Final = metrics.STAGE_SECONDS.of("total", "request")
 _SHARE: Final = 0.95
-_LEAST_S: Final = 0.001
+_MIN_S: Final = 0.001
 _BUCKETS: Final = len(BUCKETS_S) + 1
 # Two more points than intervals shown: one for the first interval's start, one that may be overwritten in a read.
 _POINTS: Final = int(SPAN_S / EVERY_S) + 2
@@ -116,7 +116,7 @@ def curves(points: Sequence[Point]) -> dict[str, list[float | None]]:
 
 
 def _rate(name: str, before: Point, after: Point) -> float:
-    return float((getattr(after, name) - getattr(before, name)) / max(after.when_s - before.when_s, _LEAST_S))
+    return float((getattr(after, name) - getattr(before, name)) / max(after.when_s - before.when_s, _MIN_S))
 
 
 def quantile(share: float, buckets: Sequence[float]) -> float | None:

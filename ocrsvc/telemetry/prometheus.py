@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 HEAD_ROWS: Final = (
     Row("base", metrics.WORKERS_WANTED),
-    Row("most_live", metrics.WORKERS_MOST),
+    Row("max_live", metrics.WORKERS_MOST),
     Row("boot_failures", metrics.BOOT_FAILURES_IN_A_ROW),
     Row("drain_first", metrics.DRAINS_FIRST),
 )

@@ -109,7 +109,7 @@ class Head(ctypes.Structure):
     """
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("base", "high", "ever_ready", "unusable", "boot_failures", "most_live")),
+        *((name, ctypes.c_int64) for name in ("base", "high", "ever_ready", "unusable", "boot_failures", "max_live")),
         *((name, ctypes.c_int64) for name in ("drain_first", "gpu_footprint_bytes", "certificates", "leaving")),
         *((name, ctypes.c_double) for name in ("backoff_until_s", "exited_s")),
         ("recycles", ctypes.c_int64 * len(Reason)),
@@ -169,7 +169,7 @@ class WorkerTable:
         self._entries[number].state = State.BOOTING
         self.head.high = max(self.head.high, number + 1)
         alive = sum(entry.state != State.FREE for entry in self._entries[: self.head.high])
-        self.head.most_live = max(self.head.most_live, alive)
+        self.head.max_live = max(self.head.max_live, alive)
         return number
 
     def free(self, number: int) -> None:

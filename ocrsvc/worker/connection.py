@@ -45,7 +45,7 @@ class RequestLimits:
     """
 
     memory: Budget
-    most_body_bytes: int = sys.maxsize
+    max_body_bytes: int = sys.maxsize
     deadline_s: float = 3600.0
     quick_paths: frozenset[str] = frozenset()
     check_head: HeadCheck | None = None
@@ -106,7 +106,7 @@ class Connection:
         self.is_quick = head.body_bytes == 0 and is_quick(request.method, request.path, limits.quick_paths)
         end_s = time.monotonic() + _seconds(request, limits.deadline_s)
         share = Share(limits.memory)
-        self.body = ReceivedBody(self.sock, request, head.body_bytes, limits.most_body_bytes, share, end_s)
+        self.body = ReceivedBody(self.sock, request, head.body_bytes, limits.max_body_bytes, share, end_s)
         request.body = self.body
         if self.tls is not None:
             self.body.client_name = self.tls.client_name

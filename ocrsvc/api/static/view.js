@@ -9,8 +9,8 @@ import { csvOf, drawTables } from './tables.js';
 import { label, t, titleOf } from './words.js';
 
 // Browsers need seconds to lay out megabytes of text.
-const MOST_SHOWN = 100_000;
-const MOST_PAGES_SHOWN = 10;
+const MAX_SHOWN = 100_000;
+const MAX_PAGES_SHOWN = 10;
 
 const $ = (id) => document.getElementById(id);
 const frame = document.querySelector('.frame');
@@ -294,8 +294,8 @@ function paragraph(words) {
 function plain(words) {
   const element = document.createElement('pre');
   element.tabIndex = 0;
-  element.textContent = words.slice(0, MOST_SHOWN);
-  const isAll = words.length <= MOST_SHOWN && (tab !== 'json' || shown.answer.pages.length <= MOST_PAGES_SHOWN);
+  element.textContent = words.slice(0, MAX_SHOWN);
+  const isAll = words.length <= MAX_SHOWN && (tab !== 'json' || shown.answer.pages.length <= MAX_PAGES_SHOWN);
   if (isAll) return element;
   const both = document.createDocumentFragment();
   both.append(paragraph(t('beginning')), element);
@@ -369,7 +369,7 @@ const hasContent = () => Boolean(pageOf(shown.answer)) && (Boolean(OWN[tab]) || 
 
 /** The displayed part of the content. */
 const preview = () =>
-  tab === 'json' ? OWN.json.write({ ...shown.answer, pages: shown.answer.pages.slice(0, MOST_PAGES_SHOWN) }) : content();
+  tab === 'json' ? OWN.json.write({ ...shown.answer, pages: shown.answer.pages.slice(0, MAX_PAGES_SHOWN) }) : content();
 
 /** Request a tab's format from the service once; `texts` of the image then has the text or the Problem. */
 async function askFor(format) {

@@ -28,7 +28,7 @@ from ocrsvc.settings.load import RawValue, check_settings, gather
 from ocrsvc.system.thread_plan import set_library_environment
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
-MOST_SENT_BYTES: Final = 128 * 1024 * 1024
+MAX_SENT_BYTES: Final = 128 * 1024 * 1024
 """Limit of files in Ray's object store at a time, for nodes that cannot load them; a larger one is sent alone."""
 DEATHS_TOGETHER: Final = 2
 """After this many actors ended while reading a group, its pages are read one by one, by otherwise idle actors."""
@@ -123,7 +123,7 @@ class RayReader:
         self._changed = threading.Condition()
         self._waiting_alone = 0
         self._failure: BaseException | None = None
-        self._sending = GroupAdmission(MOST_SENT_BYTES, lambda: sys.maxsize)
+        self._sending = GroupAdmission(MAX_SENT_BYTES, lambda: sys.maxsize)
         self._closed = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="ray-actors", daemon=True)
 

@@ -33,7 +33,7 @@ from ocrsvc.imaging.codecs.decode import no_bytes
 PAGE_LIMIT_S: Final = 600.0
 """Time limit of a request."""
 # Memory limit of the files being sent to services; a larger file is sent alone.
-_MOST_HELD_BYTES: Final = 1 << 28
+_MAX_HELD_BYTES: Final = 1 << 28
 # How long a request is retried while no service is reachable; at its start, the run fails after this time.
 _UNREACHABLE_S: Final = 10.0
 _BLANK_LIMIT_S: Final = 60.0
@@ -75,7 +75,7 @@ class ServiceReader:
         # With `partial`, a page that takes too long does not fail the other pages of its request.
         self._query = query_of(options) | {"partial": "true"}
         self._patience_s, self._clock = patience_s, clock
-        self._admission = GroupAdmission(_MOST_HELD_BYTES, services.capacity)
+        self._admission = GroupAdmission(_MAX_HELD_BYTES, services.capacity)
         self._closing = threading.Event()
         self._identity: Mapping[str, str] = {}
         self._answered_s = clock()

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final
 from ocrsvc.batch.objects import is_local, open_file
 from ocrsvc.batch.sources.source_files import (
     HEAD_BYTES,
-    MOST_MEMBERS,
+    MAX_MEMBERS,
     Found,
     MemberNames,
     read_fully,
@@ -26,14 +26,14 @@ from ocrsvc.batch.sources.source_files import (
 from ocrsvc.errors import BrokenArchive, SourceGone
 
 # Limit of a single read by tarfile, which reads headers and long names; larger ones are attacks on memory.
-_MOST_READ_BYTES: Final = 1024 * 1024
+_MAX_READ_BYTES: Final = 1024 * 1024
 _PIECE_BYTES: Final = 256 * 1024
 _HISTORY_BYTES: Final = 16 * 1024 * 1024
-_MOST_WINDOW_BYTES: Final = 128 * 1024 * 1024
-# Any archive may unpack to this size; a large one to _MOST_RATIO times its own size.
+_MAX_WINDOW_BYTES: Final = 128 * 1024 * 1024
+# Any archive may unpack to this size; a large one to _MAX_RATIO times its own size.
 _FREE_BYTES: Final = 1 << 30
-_MOST_RATIO: Final = 1000
-_MOST_DIRECTORY_BYTES: Final = 128 * 1024 * 1024
+_MAX_RATIO: Final = 1000
+_MAX_DIRECTORY_BYTES: Final = 128 * 1024 * 1024
 _ENCRYPTED, _UTF8 = 0x1, 0x800
 _ZIP_ERRORS: Final = (
     *(zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, struct.error, zlib.error, EOFError),
@@ -61,10 +61,10 @@ class TarArchive:
         except (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError) as error:
             raise BrokenArchive(f"The tar is cut off or damaged: {error}.", "Make it again.") from error
 
-    def load(self, place: str, most_bytes: int) -> bytes:
+    def load(self, place: str, max_bytes: int) -> bytes:
         offset, size = map(int, place.split(","))
-        if size > most_bytes:
-            raise too_large(size, most_bytes)
+        if size > max_bytes:
+            raise too_large(size, max_bytes)
         data = self._read_at(offset, size)
         if len(data) < size:
             raise BrokenArchive("The tar is cut off in it.", "Make the tar again.")
@@ -94,13 +94,13 @@ class TarArchive:
 
 
 class _HeaderFile:
-    """The file from which tarfile reads headers; reads above _MOST_READ_BYTES raise BrokenArchive."""
+    """The file from which tarfile reads headers; reads above _MAX_READ_BYTES raise BrokenArchive."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.tell, self.seek = file, file.tell, file.seek
 
     def read(self, size: int) -> bytes:
-        if not 0 <= size <= _MOST_READ_BYTES:
+        if not 0 <= size <= _MAX_READ_BYTES:
             what = f"The tar is damaged: the header at byte {self.tell()} has {size} bytes."
             raise BrokenArchive(what, "Make it again.")
         return read_fully(self._file, size)
@@ -154,8 +154,8 @@ class _Unpacked:
             if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
                 raise
             raise BrokenArchive(f"The archive is cut off or damaged: {error}.", "Make it again.") from error
-        if self._first + len(self._held) > max(_FREE_BYTES, _MOST_RATIO * self._file.tell()):
-            what = f"The archive unpacks to more than {_MOST_RATIO} times its size, as no archive of images does."
+        if self._first + len(self._held) > max(_FREE_BYTES, _MAX_RATIO * self._file.tell()):
+            what = f"The archive unpacks to more than {_MAX_RATIO} times its size, as no archive of images does."
             raise BrokenArchive(what, "Leave it out; or unpack it, and name its folder.")
         return piece
 
@@ -171,7 +171,7 @@ def _unpacker(extension: str, file: BinaryIO) -> Any:
         import zstandard
     except ModuleNotFoundError as error:
         raise SourceGone("Zstandard is not installed.", "Install the extra: pip install '.[zstd]'.") from error
-    unpacker = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW_BYTES)
+    unpacker = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     return unpacker.stream_reader(file, read_across_frames=True, closefd=False)
 
 
@@ -180,7 +180,7 @@ class _Xz:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._unpacker = lzma.LZMADecompressor(memlimit=_MOST_WINDOW_BYTES)
+        self._unpacker = lzma.LZMADecompressor(memlimit=_MAX_WINDOW_BYTES)
 
     def read(self, size: int) -> bytes:
         while not self._unpacker.eof:
@@ -219,10 +219,10 @@ class ZipArchive:
             path = info.orig_filename.encode(*(("utf-8", "surrogateescape") if is_utf8 else ("cp437",)))
             yield archive.member(names.name(path), str(place), info.file_size, head, problem)
 
-    def load(self, place: str, most_bytes: int) -> bytes:
+    def load(self, place: str, max_bytes: int) -> bytes:
         info = self._zip.infolist()[int(place)]
-        if max(info.file_size, info.compress_size) > most_bytes:
-            raise too_large(info.file_size, most_bytes)
+        if max(info.file_size, info.compress_size) > max_bytes:
+            raise too_large(info.file_size, max_bytes)
         with _broken("It"), self._zip.open(info) as member:
             data = member.read()
         if len(data) != info.file_size:
@@ -254,5 +254,5 @@ def _check_directory(file: BinaryIO) -> None:
     _, disk, _, _, members, directory_bytes, *_ = end
     if disk not in {0, 0xFFFF}:
         raise zipfile.BadZipFile("it is one of several volumes")
-    if members > MOST_MEMBERS or directory_bytes > _MOST_DIRECTORY_BYTES:
+    if members > MAX_MEMBERS or directory_bytes > _MAX_DIRECTORY_BYTES:
         raise too_many_members(f"a directory of {directory_bytes:,} bytes for {members:,}")

@@ -20,7 +20,7 @@ from ocrsvc.batch.sources.source_files import Found, PlanningCounts, path_name
 from ocrsvc.errors import BadOption, SourceGone
 from ocrsvc.imaging.page_ranges import ACCEPTED, Ranges, parse_ranges
 
-_MOST_ENTRY_BYTES: Final = 1024 * 1024
+_MAX_ENTRY_BYTES: Final = 1024 * 1024
 _STANDARD_INPUT: Final = frozenset({"-", "@-"})
 _RUN_FOLDER: Final = "_ocrsvc"
 _SPECIAL: Final = re.compile(r"[*?\[]")
@@ -187,7 +187,7 @@ def _find_listed(source: str, counts: PlanningCounts, *, only_local: bool) -> It
 def _parse(entry: bytes, where: str) -> tuple[str, Ranges | None]:
     """Parse a list's entry: a path, a URL, or a JSON object with `source` and optional `pages`. Raises BadOption."""
     try:
-        if len(entry) > _MOST_ENTRY_BYTES:
+        if len(entry) > _MAX_ENTRY_BYTES:
             raise ValueError(len(entry))
         if not entry.startswith(b"{"):
             return os.fsdecode(entry), None

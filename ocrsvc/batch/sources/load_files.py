@@ -8,7 +8,7 @@ from typing import Final
 
 from ocrsvc.batch.objects import look_at, open_file
 from ocrsvc.batch.pages import SourceFile
-from ocrsvc.batch.request import MOST_FILE_BYTES
+from ocrsvc.batch.request import MAX_FILE_BYTES
 from ocrsvc.batch.sources.archives import TarArchive, ZipArchive
 from ocrsvc.batch.sources.source_files import DOCUMENTS, Archive, Found, extension_of, read_fully, too_large
 from ocrsvc.batch.sources.tables import TableArchive, Tables
@@ -21,7 +21,7 @@ FAILURE: Final = "failure"
 LINKED: Final = "linked"
 """`kind` of a separate file that a table names; its `place` is the table's address."""
 # Number of archives that stay open for later reads.
-MOST_OPEN: Final = 8
+MAX_OPEN: Final = 8
 # Limit of files kept in memory; a larger file is kept alone.
 KEPT_BYTES: Final = 64 * 1024 * 1024
 _LOCKS: Final = 64
@@ -30,8 +30,8 @@ _LOCKS: Final = 64
 class SourceLoader:
     """Loads files; thread-safe, and can be pickled. Keeps the last documents in memory, with `keeps_all` all files."""
 
-    def __init__(self, most_bytes: int = MOST_FILE_BYTES, *, keeps_all: bool = False) -> None:
-        self._most_bytes, self._keeps_all = most_bytes, keeps_all
+    def __init__(self, max_bytes: int = MAX_FILE_BYTES, *, keeps_all: bool = False) -> None:
+        self._max_bytes, self._keeps_all = max_bytes, keeps_all
         # Open archives by kind, address and version, least recently used first.
         self._open: dict[tuple[str, str, str], Archive] = {}
         # Contents by address and place, least recently used first.
@@ -42,7 +42,7 @@ class SourceLoader:
         self._tables = Tables()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(SourceLoader, self._most_bytes, keeps_all=self._keeps_all), ()
+        return partial(SourceLoader, self._max_bytes, keeps_all=self._keeps_all), ()
 
     def __call__(self, file: SourceFile) -> bytes:
         """Load a planned file. Raises SourceGone (also if it has changed), CallerError and ResourcesExhausted."""
@@ -79,9 +79,9 @@ class SourceLoader:
                 raise SourceGone("It has changed since the run was planned.", "Choose another destination for it.")
             if file.kind not in {"", LINKED}:
                 archive = self._archive((file.kind, file.address, now.version))
-                return archive.load(file.place, self._most_bytes)
-            if now.size > self._most_bytes:
-                raise too_large(now.size, self._most_bytes)
+                return archive.load(file.place, self._max_bytes)
+            if now.size > self._max_bytes:
+                raise too_large(now.size, self._max_bytes)
             with open_file(file.address) as opened:
                 return read_fully(opened, now.size)
         except OSError as error:
@@ -109,7 +109,7 @@ class SourceLoader:
                 archive = self.open(*key[:2])
                 weakref.finalize(archive, archive.close)
             self._open[key] = archive
-            while len(self._open) > MOST_OPEN:
+            while len(self._open) > MAX_OPEN:
                 del self._open[next(iter(self._open))]
         return archive
 

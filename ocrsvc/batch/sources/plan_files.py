@@ -34,12 +34,12 @@ _PACKED_TARS: Final = "(?P<packed_tar>tar[.](gz|bz2|xz|zst)|tgz|tbz2?|txz|tzst)"
 _ARCHIVES: Final = re.compile(f"(?si).*[.]({_PACKED_TARS}|(?P<tar>tar)|(?P<zip>zip|cbz)|(?P<parquet>parquet))")
 _FIRST: Final = range(1, 2)
 # Limit of a size from an archive, which may state any number.
-_MOST_SIZE_BYTES: Final = 1 << 40
+_MAX_SIZE_BYTES: Final = 1 << 40
 # Each thread holds a document of up to 64 MiB, and its child process a copy.
-_MOST_THREADS: Final = 4
+_MAX_THREADS: Final = 4
 _AHEAD: Final = 64
 _SAMPLE: Final = re.compile(r"(?P<share>\d{1,3}(\.\d{1,9})?)%|(?P<count>\d{1,12})")
-_MOST_EXAMPLES: Final = 3
+_MAX_EXAMPLES: Final = 3
 
 
 def find_sources(
@@ -65,7 +65,7 @@ class _Planner:
 
     def __init__(self, request: SourceRequest, counts: PlanningCounts) -> None:
         self._request, self._counts = request, counts
-        self._loader = SourceLoader(request.most_file_bytes)
+        self._loader = SourceLoader(request.max_file_bytes)
         self.close = self._loader.close
         try:
             self._ranges = ALL if request.pages is None else parse_ranges(request.pages)
@@ -74,7 +74,7 @@ class _Planner:
 
     def plan_all(self, files: Iterable[Found]) -> Iterator[SourceFile]:
         """Plan files in order; threads count the pages of several documents at once."""
-        rest, threads = iter(files), min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        rest, threads = iter(files), min(_MAX_THREADS, len(os.sched_getaffinity(0)))
         with ThreadPoolExecutor(threads, thread_name_prefix="batch-plan") as pool:
             while some := list(islice(rest, _AHEAD)):
                 for found, total in zip(some, pool.map(self._count_named, some), strict=True):
@@ -154,7 +154,7 @@ class _Planner:
         """Count a file's pages; 0 for a document that is too large or cannot be opened; reading it reports why."""
         if not (may_have_pages(head) if head else extension_of(found.name) in DOCUMENTS):
             return 1
-        if found.size > self._request.most_file_bytes:
+        if found.size > self._request.max_file_bytes:
             return 0
         try:
             return count_pages(self._loader.load(found))
@@ -166,7 +166,7 @@ class _Planner:
         pages = choose(ranges, total) if total > 1 or (total and ranges != ALL) else _FIRST
         if pages:
             numbers = pages if isinstance(pages, range) else tuple(pages)
-            size = min(found.size, _MOST_SIZE_BYTES)
+            size = min(found.size, _MAX_SIZE_BYTES)
             yield SourceFile(found.name, found.address, found.version, size, total, numbers, found.kind, found.place)
         else:
             self._counts.without_pages += 1
@@ -256,7 +256,7 @@ def check_unchanged(
             if version is None and (may_grow or request.sample or next(planner.plan(found), None) is None):
                 continue
             changes["new" if version is None else "changed"] += 1
-            examples += [found.name][: _MOST_EXAMPLES - len(examples)]
+            examples += [found.name][: _MAX_EXAMPLES - len(examples)]
     changes["missing"] += len(known)
     if changes.total():
         names = f", such as {', '.join(examples)}" if examples else ""

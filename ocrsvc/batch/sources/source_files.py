@@ -12,12 +12,12 @@ from typing import BinaryIO, Final, Protocol
 from ocrsvc.errors import BodyTooLarge, BrokenArchive
 from ocrsvc.imaging.page_ranges import Ranges
 
-MOST_MEMBERS: Final = 500_000
+MAX_MEMBERS: Final = 500_000
 """Largest number of members of an archive; zipfile takes about 650 bytes of memory per member."""
 HEAD_BYTES: Final = 64
 """Number of first bytes of a file that show its format."""
 DOCUMENTS: Final = frozenset({"pdf", "tif", "tiff"})
-_MOST_KINDS: Final = 200
+_MAX_KINDS: Final = 200
 # A name that looks as if `bytes_name` had escaped it.
 _LOOKS_ESCAPED: Final = re.compile(r"\\x[89a-f][0-9a-f]")
 
@@ -53,7 +53,7 @@ class PlanningCounts:
 
     def skip(self, kind: str, count: int = 1) -> None:
         """Count skipped files by kind; the number of kinds is limited, as they come from untrusted file names."""
-        is_known = kind in self.skipped or len(self.skipped) < _MOST_KINDS
+        is_known = kind in self.skipped or len(self.skipped) < _MAX_KINDS
         self.skipped.update({kind if is_known else "other kinds": count} if count else {})
 
 
@@ -90,7 +90,7 @@ class Archive(Protocol):
     def members(self, archive: Found) -> Iterator[Found]:
         """Yield the members in order; those before an error are valid. For one thread."""
 
-    def load(self, place: str, most_bytes: int) -> bytes:
+    def load(self, place: str, max_bytes: int) -> bytes:
         """Load a member; thread-safe. Raises BodyTooLarge, too."""
 
     def close(self) -> None:
@@ -105,8 +105,8 @@ class MemberNames:
 
     def name(self, path: bytes) -> str:
         """Make the name of the next member, which has this path; `..` becomes `__`. Raises BrokenArchive: too many."""
-        if len(self._times) >= MOST_MEMBERS:
-            raise too_many_members(f"more than {MOST_MEMBERS:,}")
+        if len(self._times) >= MAX_MEMBERS:
+            raise too_many_members(f"more than {MAX_MEMBERS:,}")
         parts = (part for part in bytes_name(path).split("/") if part not in {"", "."})
         name = unique = "/" + "/".join("__" if part == ".." else part for part in parts)
         times = self._times.get(hash(name), 0)
@@ -138,15 +138,15 @@ def extension_of(name: str) -> str:
     return extension.lower() if dot and stem else ""
 
 
-def too_large(size: int, most_bytes: int) -> BodyTooLarge:
+def too_large(size: int, max_bytes: int) -> BodyTooLarge:
     """The error for a file or member that is too large."""
-    what = f"It has {size} bytes; the limit is {most_bytes} (OCRSVC_MAX_BODY_BYTES)."
+    what = f"It has {size} bytes; the limit is {max_bytes} (OCRSVC_MAX_BODY_BYTES)."
     return BodyTooLarge(what, "Raise the limit, or split it.")
 
 
 def too_many_members(found: str) -> BrokenArchive:
     """The error for an archive with too many members."""
-    return BrokenArchive(f"It has {found} members; at most {MOST_MEMBERS:,} are read: unpack it, and name its folder.")
+    return BrokenArchive(f"It has {found} members; at most {MAX_MEMBERS:,} are read: unpack it, and name its folder.")
 
 
 def read_fully(file: BinaryIO, size: int) -> bytes:

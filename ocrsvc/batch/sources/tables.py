@@ -1,6 +1,6 @@
 """Parquet files of images, read in a child process with a memory limit.
 
-The child runs this file. It receives JSON objects: `table` (address, version, column), `row`, and `most_bytes`, the
+The child runs this file. It receives JSON objects: `table` (address, version, column), `row`, and `max_bytes`, the
 limit of the row's image, or null to list rows from `row` on. It answers with a JSON object: `error`, a class name
 with arguments, or `size`, the number of bytes that follow.
 """
@@ -34,8 +34,8 @@ _ANSWER_S: Final = 300.0
 # pyarrow's other allocators reserve more address space than the memory limit allows.
 _ENVIRONMENT: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 _ERRORS: Final = {kind.__name__: kind for kind in (BadOption, BodyTooLarge, BrokenArchive, OSError, SourceGone)}
-_MOST_OPEN: Final = 4
-_MOST_ROWS: Final = 1000
+_MAX_OPEN: Final = 4
+_MAX_ROWS: Final = 1000
 _PATHS_AT_ONCE: Final = 16
 _WINDOW_BYTES: Final = 24 * 1024 * 1024
 # A file of any size may state this many rows; more are accepted only up to one row per byte.
@@ -55,9 +55,9 @@ class Tables:
         self._program: Program | None = None
         self._lock = threading.Lock()
 
-    def ask(self, table: Sequence[str | None], row: int, most_bytes: int | None = None) -> bytes:
-        """Request a row's image, or without `most_bytes` a list of rows as JSON. Raises OcrsvcError and OSError."""
-        request = orjson.dumps({"table": table, "row": row, "most_bytes": most_bytes})
+    def ask(self, table: Sequence[str | None], row: int, max_bytes: int | None = None) -> bytes:
+        """Request a row's image, or without `max_bytes` a list of rows as JSON. Raises OcrsvcError and OSError."""
+        request = orjson.dumps({"table": table, "row": row, "max_bytes": max_bytes})
         with self._lock:
             # The child ends with the thread that started it, which is not the table's fault: then start another.
             for _ in range(1 if self._program is None else 2):
@@ -121,9 +121,9 @@ class TableArchive:
                 yield archive.member(f"#{row}", place, size, head.encode("latin-1"), problem, path)
                 row += 1
 
-    def load(self, place: str, most_bytes: int) -> bytes:
+    def load(self, place: str, max_bytes: int) -> bytes:
         row, _, column = place.partition(" ")
-        return self._tables.ask((*self._table, column or None), int(row), most_bytes)
+        return self._tables.ask((*self._table, column or None), int(row), max_bytes)
 
     def close(self) -> None:
         """Do nothing: the child keeps the last few tables open, and closes the others."""
@@ -155,13 +155,13 @@ class _Table:
         self._kept_bytes, self._next = 0, -1
 
     def rows(self, begin: int) -> list[tuple[int, str, str, str]]:
-        """Size, first bytes, path and problem of up to _MOST_ROWS rows from `begin` on; empty after the last row."""
+        """Size, first bytes, path and problem of up to _MAX_ROWS rows from `begin` on; empty after the last row."""
         if self._is_listed_unread:
             total = self._starts[-1]
-            return [(self._size // total, "", "", "")] * min(_MOST_ROWS, total - begin)
+            return [(self._size // total, "", "", "")] * min(_MAX_ROWS, total - begin)
         found: list[tuple[int, str, str, str]] = []
         try:
-            while len(found) < _MOST_ROWS and (value := self._value(begin + len(found))) is not None:
+            while len(found) < _MAX_ROWS and (value := self._value(begin + len(found))) is not None:
                 data = value.as_buffer() if value.is_valid else b""
                 if self._has_paths:
                     path = bytes(data).decode()
@@ -175,14 +175,14 @@ class _Table:
                 raise
         return found
 
-    def image(self, row: int, most_bytes: int) -> bytes:
+    def image(self, row: int, max_bytes: int) -> bytes:
         """The image in a row. Raises BrokenArchive, BodyTooLarge and what pyarrow raises."""
         value = self._value(row)
         if value is None or not value.is_valid:
             raise BrokenArchive("The row has no image.", "Leave the row out.")
         buffer = value.as_buffer()
-        if buffer.size > most_bytes:
-            raise too_large(buffer.size, most_bytes)
+        if buffer.size > max_bytes:
+            raise too_large(buffer.size, max_bytes)
         return buffer.to_pybytes()  # type: ignore[no-any-return]
 
     @cached_property
@@ -205,7 +205,7 @@ class _Table:
             self._kept.append(value)
             self._next += 1
             self._kept_bytes += _bytes_of(value)
-            while len(self._kept) > 1 and (self._kept_bytes > _WINDOW_BYTES or len(self._kept) > _MOST_ROWS):
+            while len(self._kept) > 1 and (self._kept_bytes > _WINDOW_BYTES or len(self._kept) > _MAX_ROWS):
                 self._kept_bytes -= _bytes_of(self._kept.popleft())
         return self._kept[row - self._next]
 
@@ -242,17 +242,17 @@ def _find_column(schema: Any, wanted: str | None) -> tuple[str, str, bool]:
     raise BrokenArchive(f"It has no {what}; its columns are {columns}.", "Name one with --column.")
 
 
-@lru_cache(maxsize=_MOST_OPEN)
+@lru_cache(maxsize=_MAX_OPEN)
 def _open_table(address: str, _version: str, column: str | None) -> _Table:
     return _Table(address, column)
 
 
 def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     """Answer a request: the JSON object, and the data that follow it. After an error, all tables are opened again."""
-    row, most_bytes = request["row"], request["most_bytes"]
+    row, max_bytes = request["row"], request["max_bytes"]
     try:
         table = _open_table(*request["table"])
-        data = orjson.dumps(table.rows(row)) if most_bytes is None else table.image(row, most_bytes)
+        data = orjson.dumps(table.rows(row)) if max_bytes is None else table.image(row, max_bytes)
         return {"size": len(data)}, data
     except Exception as error:  # noqa: BLE001  the parent says what becomes of it
         failure = error

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from ocrsvc.engines.model.files import parse_toml
 from ocrsvc.errors import BadModel
 
-MOST_BYTES: Final = 1 << 16  # size limit of a `model.toml`
+MAX_BYTES: Final = 1 << 16  # size limit of a `model.toml`
 IN_FOLDER: Final = "./"  # a setting whose value starts with this is a path in the version's folder
 Tier = Literal["tiny", "small", "medium"]
 # Writing direction: from left to right, from right to left, or in columns downwards, the right column first.
@@ -107,8 +107,8 @@ class Reference(_Table):
     # smallest word F1 against these texts or, without texts, against the text that the serving version reads
     least_f1: Annotated[float, Field(ge=0, le=1)] = 0.9
     # largest ratio of CPU time (on a GPU: elapsed time) to the serving version's
-    most_slower: Annotated[float, Field(gt=0)] = 1.5
-    most_memory: Annotated[float, Field(gt=0)] = 1.5  # largest ratio of memory to the serving version's
+    max_slower: Annotated[float, Field(gt=0)] = 1.5
+    max_memory: Annotated[float, Field(gt=0)] = 1.5  # largest ratio of memory to the serving version's
 
 
 class Encryption(_Table):

@@ -19,9 +19,9 @@ from typing import Any, Final
 from ocrsvc.errors import BadModel
 
 MANIFEST: Final = "SHA256SUMS"
-MOST_MANIFEST_BYTES: Final = 1 << 20
+MAX_MANIFEST_BYTES: Final = 1 << 20
 # Most dots in a line of TOML: parsing dotted keys takes quadratic time, 13 s for 64 KB, and all memory for 200 KB.
-_MOST_DOTS: Final = 200
+_MAX_DOTS: Final = 200
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LINE: Final = re.compile(r"([0-9a-f]{64}) [ *](\S.*)")
 
@@ -44,8 +44,8 @@ def read_file(path: Path, max_bytes: int | None = None) -> bytes:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse untrusted TOML. Raises ValueError for any error in it."""
-    if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
-        raise ValueError(f"a line has more than {_MOST_DOTS} dots")
+    if any(line.count(".") > _MAX_DOTS for line in text.split("\n")):
+        raise ValueError(f"a line has more than {_MAX_DOTS} dots")
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -54,10 +54,10 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def read_manifest(folder: Path) -> tuple[str, Mapping[str, str]]:
     """The manifest's own digest, and the digest of each file. Raises FileNotFoundError if it is missing, BadModel."""
-    content = read_file(folder / MANIFEST, MOST_MANIFEST_BYTES + 1)
+    content = read_file(folder / MANIFEST, MAX_MANIFEST_BYTES + 1)
     lines = content.decode("utf-8", "replace").splitlines()
     found = [_LINE.fullmatch(line) for line in lines]
-    if len(content) > MOST_MANIFEST_BYTES or not lines or None in found:
+    if len(content) > MAX_MANIFEST_BYTES or not lines or None in found:
         raise BadModel(f"{MANIFEST} is not in sha256sum's format.", "Run `ocrsvc models add`, or sha256sum, again.")
     digests = {match[2]: match[1] for match in found if match is not None}
     if outside := next((file for file in digests if file[0] == "/" or ".." in file.split("/") or "\0" in file), None):

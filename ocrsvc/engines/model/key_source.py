@@ -17,7 +17,7 @@ from ocrsvc.system.sandbox import forbid_core_dumps
 
 LIMIT_S: Final = 10.0  # time limit for the command, and for reading the descriptor
 KEY_SETTINGS: Final = ("models_key", "models_key_fd", "models_key_command")
-_MOST_BYTES: Final = 4096
+_MAX_BYTES: Final = 4096
 
 
 def read_model_key(settings: Settings) -> ModelKey | None:
@@ -77,10 +77,10 @@ def _read_descriptor(descriptor: int, clock: Callable[[], float] = time.monotoni
     try:
         os.fstat(descriptor)
         poll.register(descriptor, select.POLLIN)
-        while len(content) <= _MOST_BYTES:
+        while len(content) <= _MAX_BYTES:
             if not poll.poll(1000 * max(0.0, end_s - clock())):
                 raise SettingsError(f"{variable} is {descriptor}, which did not reach its end within {LIMIT_S:g} s.")
-            piece = os.read(descriptor, _MOST_BYTES)
+            piece = os.read(descriptor, _MAX_BYTES)
             if not piece:
                 break
             content += piece
@@ -104,4 +104,4 @@ def _run(command: str) -> str:
         raise SettingsError(f"{variable} cannot be run.", "Set it to a program and its arguments.") from None
     if ended.returncode:
         raise SettingsError(f"{variable}: {arguments[0]} ended with code {ended.returncode}.")
-    return ended.stdout[: _MOST_BYTES + 1].decode("ascii", "replace")
+    return ended.stdout[: _MAX_BYTES + 1].decode("ascii", "replace")

@@ -10,13 +10,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from ocrsvc.engines.model.description import MOST_BYTES, Description, Detection, Recognition, parse_description
+from ocrsvc.engines.model.description import MAX_BYTES, Description, Detection, Recognition, parse_description
 from ocrsvc.engines.model.encryption import CannotDecrypt, ModelKey, check_installed, decrypt, read_head
 from ocrsvc.engines.model.files import MANIFEST, read_file, read_manifest
 from ocrsvc.errors import BadModel, EngineUnavailable
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")  # a model's name, also its folder's, and part of request URLs
-MOST_VERSION: Final = 2**31 - 1
+MAX_VERSION: Final = 2**31 - 1
 DESCRIPTION_FILE: Final = "model.toml"
 KEY_REMEDY: Final = "Set OCRSVC_MODELS_KEY, OCRSVC_MODELS_KEY_FD or OCRSVC_MODELS_KEY_COMMAND to that key."
 Named = tuple[str, int, str]  # a model's name, version number and digest
@@ -157,9 +157,9 @@ def version_digest(folder: Path, manifest_digest: str) -> str:
 def _read_description(folder: Path, digests: Mapping[str, str]) -> Description:
     if DESCRIPTION_FILE not in digests:
         raise BadModel(f"{MANIFEST} does not list {DESCRIPTION_FILE}.", "Run `ocrsvc models add` again.")
-    content = read_file(folder / DESCRIPTION_FILE, MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise BadModel(f"{DESCRIPTION_FILE} has more than {MOST_BYTES} bytes.", "Shorten it.")
+    content = read_file(folder / DESCRIPTION_FILE, MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise BadModel(f"{DESCRIPTION_FILE} has more than {MAX_BYTES} bytes.", "Shorten it.")
     if hashlib.sha256(content).hexdigest() != digests[DESCRIPTION_FILE]:
         raise BadModel(f"{DESCRIPTION_FILE} does not match the manifest.", "Copy the version again.")
     return parse_description(content.decode("utf-8", "replace"))

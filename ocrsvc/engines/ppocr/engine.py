@@ -41,9 +41,9 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-MOST_LINES: Final = 64  # most lines in a batch: more gain nothing, and each line waits for the whole batch
+MAX_LINES: Final = 64  # most lines in a batch: more gain nothing, and each line waits for the whole batch
 # Limits of a batch of lines on a GPU: the pixels of 32 lines 320 px wide, and a wait of 2 ms.
-BATCH: Final = Limits(max_cost=32 * 48 * 320, max_items=MOST_LINES, max_wait_s=0.002)
+BATCH: Final = Limits(max_cost=32 * 48 * 320, max_items=MAX_LINES, max_wait_s=0.002)
 # Largest line width for which OpenVINO's kernels are compiled when the engine opens; one width takes 20 ms and 5 MB.
 WARM_PX: Final = 1280
 WARM_UP_LINES_PX = ((64, 32), (320, 32))  # length and height of two lines: a word, and half a page's width
@@ -264,7 +264,7 @@ def open_ppocr(settings: Settings, plan: ThreadPlan, model: ModelVersion | None 
         precision=settings.precision,
         gpu=GpuConfig(settings.gpu_streams, settings.gpu_arena_bytes),
     )
-    batch = Limits(settings.batch_pixels, MOST_LINES, settings.batch_wait_s)
+    batch = Limits(settings.batch_pixels, MAX_LINES, settings.batch_wait_s)
     cache = settings.model_cache or default_folder()
     parts = read_parts(model or built_in_model())
     open_engine = partial(PpocrEngine, config, plan.engine_threads, cache, batch, settings.imaging, parts=parts)

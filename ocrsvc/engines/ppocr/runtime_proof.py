@@ -44,13 +44,13 @@ from ocrsvc.system.allocator import release_free_memory
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 # Smallest speedup over fp32 for which a candidate is chosen; timings vary by less.
-LEAST_GAIN: Final = 1.1
+MIN_GAIN: Final = 1.1
 # On the user's pages, smallest share of lines found in the same place, and of characters read alike. Our page needs 1.
-LEAST_SHARE: Final[dict[Kind, float]] = {DETECTION: 0.97, RECOGNITION: 0.99}
+MIN_SHARE: Final[dict[Kind, float]] = {DETECTION: 0.97, RECOGNITION: 0.99}
 FEWEST_LINES: Final = 5  # lines that fp32 must read confidently, or a recognizer's proof fails
-MOST_CONFIDENCE_GAP: Final = 0.05
+MAX_CONFIDENCE_GAP: Final = 0.05
 _SHIFT: Final = 0.15  # largest distance of a line's corners from those of fp32, in line heights
-_LEAST_SHIFT_PX: Final = 2.0
+_MIN_SHIFT_PX: Final = 2.0
 _ROUNDS: Final = 2
 _WAIT_S: Final = 60.0
 _ENTRY: Final = "runtime"
@@ -108,10 +108,10 @@ class Proof:
     @property
     def wins(self) -> bool:
         """Whether the runtime may be chosen."""
-        return not self.fault and self.gain >= LEAST_GAIN
+        return not self.fault and self.gain >= MIN_GAIN
 
     def __str__(self) -> str:
-        verdict = self.fault or ("may be used" if self.wins else f"not used, must be at least x{LEAST_GAIN:g}")
+        verdict = self.fault or ("may be used" if self.wins else f"not used, must be at least x{MIN_GAIN:g}")
         return f"{self.model:12} {self.runtime!s:18} x{self.gain:<6.2f} {self.agreement:8.2%} alike: {verdict}"
 
 
@@ -295,8 +295,8 @@ class _Comparison:
         faults = {
             tally.failure: bool(tally.failure),
             "too few lines are readable": kind == RECOGNITION and len(single.gaps) < FEWEST_LINES,
-            "too much differs": agreement < (1.0 if is_own_page else LEAST_SHARE[kind]),
-            f"confidence differs by {gap:.2f}": gap > MOST_CONFIDENCE_GAP,
+            "too much differs": agreement < (1.0 if is_own_page else MIN_SHARE[kind]),
+            f"confidence differs by {gap:.2f}": gap > MAX_CONFIDENCE_GAP,
         }
         fault = next((text for text, is_found in faults.items() if is_found), "")
         gain = single.spent_s / max(tally.spent_s, 1e-9) if not tally.failure else 0.0
@@ -332,7 +332,7 @@ def _misplaced(single: Sequence[Outline], other: Sequence[Outline]) -> Differenc
     alike, places = 0, [corners(line) for line in other]
     for line in single:
         shift_px = min((float(np.abs(place - corners(line)).max()) for place in places), default=math.inf)
-        alike += shift_px <= max(_LEAST_SHIFT_PX, _SHIFT * extent(line)[1])
+        alike += shift_px <= max(_MIN_SHIFT_PX, _SHIFT * extent(line)[1])
     return len(single), max(len(single), len(other)) - alike, []
 
 

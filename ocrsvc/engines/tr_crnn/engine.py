@@ -37,7 +37,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 PACKAGE: Final = "tr"
 # Largest ratio of height to width that is safe: from about 48 on, the scaled width is 0 and the library aborts.
-MOST_HEIGHT_PER_WIDTH: Final = 16
+MAX_HEIGHT_PER_WIDTH: Final = 16
 _REINSTALL: Final = "Reinstall it: pip install --force-reinstall '.[tr]'."
 _OPEN_LOCK: Final = threading.Lock()
 
@@ -135,7 +135,7 @@ MARGIN: Final = 0.1
 HEIGHT: Final = 48
 
 # Largest ratio of width to height; longer lines are squeezed. Time grows with the width: about 15 s at 64.
-MOST_WIDTH_PER_HEIGHT: Final = 64
+MAX_WIDTH_PER_HEIGHT: Final = 64
 
 
 class TrCrnnLineReader:
@@ -192,7 +192,7 @@ class TrCrnnLineReader:
         if line.ndim != 2 or line.dtype != np.uint8 or not line.flags.c_contiguous:
             raise EngineFailed(f"Tr reads contiguous gray lines only, not {line.dtype} of shape {line.shape}.")
         height, width = line.shape
-        if not 0 < height <= MOST_HEIGHT_PER_WIDTH * width:
+        if not 0 < height <= MAX_HEIGHT_PER_WIDTH * width:
             raise EngineFailed(f"Tr cannot read a line of {width} x {height} px.")
 
 
@@ -200,8 +200,8 @@ def prepare(crop: Pixels) -> Pixels:
     """Prepare a line for Tr: gray, contiguous, not too long, with a margin in the background's colour."""
     gray = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY) if crop.ndim == 3 else crop
     height, width = gray.shape
-    if width > MOST_WIDTH_PER_HEIGHT * height:
-        gray = cv2.resize(gray, (MOST_WIDTH_PER_HEIGHT * height, height), interpolation=cv2.INTER_AREA)
+    if width > MAX_WIDTH_PER_HEIGHT * height:
+        gray = cv2.resize(gray, (MAX_WIDTH_PER_HEIGHT * height, height), interpolation=cv2.INTER_AREA)
     margin = max(1, round(MARGIN * height))
     edge = np.concatenate((gray[0], gray[-1], gray[:, 0], gray[:, -1]))
     colour = float(np.median(edge))

@@ -16,7 +16,7 @@ from ocrsvc.imaging.codecs.png import PALETTE, RGB, Png, read_png
 
 _JPEG_COLOURS: Final = {1: b"/DeviceGray", 3: b"/DeviceRGB", 4: b"/DeviceCMYK"}
 _PACKING: Final = 6
-_LEAST_DPI, _MOST_DPI = 100.0, 2400.0
+_MIN_DPI, _MAX_DPI = 100.0, 2400.0
 _USUAL_DPI: Final = 200.0  # assumed for images without a resolution, or with that of a screen
 _TURNED: Final = frozenset({5, 6, 7, 8})
 
@@ -103,6 +103,6 @@ def _of_pixels(encoded: EncodedImage) -> PageImage:
 
 def _dpi_of(encoded: EncodedImage) -> Resolution:
     stated = encoded.dpi
-    if stated is None or not all(_LEAST_DPI <= dpi <= _MOST_DPI for dpi in stated):
+    if stated is None or not all(_MIN_DPI <= dpi <= _MAX_DPI for dpi in stated):
         return _USUAL_DPI, _USUAL_DPI
     return (stated[1], stated[0]) if encoded.orientation in _TURNED else stated

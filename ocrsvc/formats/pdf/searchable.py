@@ -72,8 +72,8 @@ def lay_over_pages(file: BinaryIO, texts: Iterable[PageText], output: Output, li
 def _lay_text(file: int, text: int, result: int, limit_s: float, check: Check) -> None:
     """Have the child process write a PDF with text on its pages; `file`, `text` and `result` are file descriptors."""
     file_bytes, text_bytes = os.fstat(file).st_size, os.fstat(text).st_size
-    most_bytes = _GROWTH * (file_bytes + text_bytes) + _MORE_BYTES
-    child = ChildProcess(_CHILD, _CHILD_BYTES + 4 * file_bytes + text_bytes, most_bytes, (file, text, result), check)
+    max_bytes = _GROWTH * (file_bytes + text_bytes) + _MORE_BYTES
+    child = ChildProcess(_CHILD, _CHILD_BYTES + 4 * file_bytes + text_bytes, max_bytes, (file, text, result), check)
     failure = BrokenImage("Text cannot be added to this PDF.", _REMEDY)
     try:
         answer, _ = child.ask("lay", limit_s, check)
@@ -83,7 +83,7 @@ def _lay_text(file: int, text: int, result: int, limit_s: float, check: Check) -
         raise failure from failed
     finally:
         child.close()
-    if answer != "written" or os.fstat(result).st_size > most_bytes:
+    if answer != "written" or os.fstat(result).st_size > max_bytes:
         raise failure
 
 

@@ -12,12 +12,12 @@ from ocrsvc.formats.pdf.text_lines import Piece, TextLine
 Point = tuple[float, float]
 ToPoints = Callable[[float, float], Point]  # maps pixels of the displayed page to points of the PDF page, y upwards
 
-_LEAST_POINTS: Final = 0.1
+_MIN_POINTS: Final = 0.1
 _TURN_DIGITS: Final = 4
 _STEP_DIGITS: Final = 1
-_LEAST_STRETCH: Final = 0.1
+_MIN_STRETCH: Final = 0.1
 # A line that climbs less (in points) counts as level; one with a word that climbs more (in line heights) stays slanted.
-_LEAST_CLIMB, _MOST_CLIMB = 0.1, 1.0
+_MIN_CLIMB, _MAX_CLIMB = 0.1, 1.0
 _WORD: Final = re.compile(r"\S+\s*|\s+")
 _NO_BOX: Final = (0.0, 0.0, 612.0, 792.0)
 
@@ -80,7 +80,7 @@ def _drawn(line: TextLine, to_points: ToPoints, font: bytes, codes: FontCodes) -
     """The operators of one line, as wide as its box's lower side and as high as its left side."""
     box, pieces = line
     top, _, end, start = [to_points(x, y) for x, y in zip(box[0::2], box[1::2], strict=True)]
-    size, length = max(_LEAST_POINTS, math.dist(top, start)), max(_LEAST_POINTS, math.dist(start, end))
+    size, length = max(_MIN_POINTS, math.dist(top, start)), max(_MIN_POINTS, math.dist(start, end))
     along = ((end[0] - start[0]) / length, (end[1] - start[1]) / length)
     up = ((top[0] - start[0]) / size, (top[1] - start[1]) / size)
     steps = _steps(pieces, along, up, length, size)
@@ -95,7 +95,7 @@ def _drawn(line: TextLine, to_points: ToPoints, font: bytes, codes: FontCodes) -
             written.append(b"%b Td" % _numbers_of(step))
         # Continue from the rounded position, so that rounding errors do not add up along the line.
         before = (before[0] + step[0], before[1] + step[1])
-        stretch = max(_LEAST_STRETCH, 100 * (stop - begin) * length / (round(size, 1) * len(text) * ADVANCE))
+        stretch = max(_MIN_STRETCH, 100 * (stop - begin) * length / (round(size, 1) * len(text) * ADVANCE))
         written.append(b"%b Tz <%b> Tj" % (number_of(stretch, 1), codes.codes_of(text).hex().encode()))
     return b"\n".join(written)
 
@@ -119,9 +119,9 @@ def _steps(pieces: Sequence[Piece], along: Point, up: Point, length: float, size
     x, y = along
     run = (math.copysign(1.0, x), 0.0) if abs(x) > abs(y) else (0.0, math.copysign(1.0, y))
     rise, climb = (-run[1], run[0]), min(abs(x), abs(y))
-    words = pieces if climb * length < _LEAST_CLIMB else [word for piece in pieces for word in _words(piece)]
+    words = pieces if climb * length < _MIN_CLIMB else [word for piece in pieces for word in _words(piece)]
     longest = max((stop - begin for _, begin, stop in words), default=0.0) * length
-    if climb * longest > _MOST_CLIMB * size or up[0] * rise[0] + up[1] * rise[1] <= 0:
+    if climb * longest > _MAX_CLIMB * size or up[0] * rise[0] + up[1] * rise[1] <= 0:
         return _Steps(along, up, pieces, [(begin * length, 0.0) for _, begin, _ in pieces])
     ahead, higher = (x * side[0] + y * side[1] for side in (run, rise))
     places = []

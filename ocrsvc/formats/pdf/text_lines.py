@@ -12,12 +12,12 @@ import numpy as np
 from ocrsvc.imaging.text_direction import visual_order
 from ocrsvc.results import Box, LineSource, Page
 
-_LEAST_GAP: Final = 0.25  # between two words, in heights of their line; below 0.15 poppler joins them
+_MIN_GAP: Final = 0.25  # between two words, in heights of their line; below 0.15 poppler joins them
 
-_LEAST_BEND: Final = 0.3
+_MIN_BEND: Final = 0.3
 """Least distance, across a bent line, of its words' centres, in heights of the tallest word. Straight lines have less,
 even if words lack ascenders or descenders."""
-_LEAST_HEIGHT: Final = 0.5  # in heights of the tallest word; lower words, such as a single mark, may be off centre
+_MIN_HEIGHT: Final = 0.5  # in heights of the tallest word; lower words, such as a single mark, may be off centre
 _OWN: Final[LineSource] = "text_layer"
 _HYPHENATED: Final = re.compile(r"[^\W\d_]-$")
 
@@ -59,7 +59,7 @@ def _lines_of(text: str, box: Box, words: Words) -> list[TextLine]:
         return [(_flat(box), [(shown, 0.0, 1.0)])]
     tallest = max((_height(corners) for _, corners in words), default=0.0)
     middles = _middles_of(box, words, tallest)
-    is_bent = bool(words) and 0.0 < _LEAST_BEND * tallest < max(middles) - min(middles)
+    is_bent = bool(words) and 0.0 < _MIN_BEND * tallest < max(middles) - min(middles)
     known = _pieces_of(text, box, words, tallest if is_bent else math.dist(box[0], box[3]))
     pieces = _with_firm_hyphen(known or [(text, 0.0, 1.0)])
     if not (known and is_bent):
@@ -78,7 +78,7 @@ def _middles_of(box: Box, words: Words, tallest: float) -> list[float]:
     seen = [
         (place, _height_above(box, corners))
         for place, (_, corners) in zip(places, words, strict=True)
-        if _height(corners) >= _LEAST_HEIGHT * tallest
+        if _height(corners) >= _MIN_HEIGHT * tallest
     ]
     seen.sort()
     known, middles = [place for place, _ in seen], [middle for _, middle in seen]
@@ -125,7 +125,7 @@ def _pieces_of(text: str, box: Box, words: Words, height: float) -> list[Piece]:
     is_ordered = all(one < two for (one, _), (two, _) in pairwise(sides))
     if not begins or not is_ordered or any(end <= begin for begin, end in sides):
         return []
-    gap = _LEAST_GAP * height / (math.dist(box[3], box[2]) or 1.0)
+    gap = _MIN_GAP * height / (math.dist(box[3], box[2]) or 1.0)
     nexts = [begin for begin, _ in sides[1:]] + [math.inf]
     pieces = []
     for (word, _), at, stop, side, later in zip(words, begins, [*begins[1:], len(text)], sides, nexts, strict=True):

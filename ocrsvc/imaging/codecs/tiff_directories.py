@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 from ocrsvc.errors import TooManyPages
 
-MOST_DIRECTORIES: Final = 100_000
-_MOST_ENTRIES: Final = 1000
+MAX_DIRECTORIES: Final = 100_000
+_MAX_ENTRIES: Final = 1000
 _NEW_SUBFILE_TYPE, _ORIENTATION = 254, 274
 _SHORT, _LONG = 3, 4
 _NOT_A_PAGE: Final = 0b101  # NewSubfileType bits: a reduced copy of another page, or a transparency mask
@@ -20,7 +20,7 @@ def read_orientation(exif: bytes) -> int:
     if not tiff.startswith((b"II*\0", b"MM\0*")):
         return 1
     directory = _number(tiff, 4, 4)
-    count, first = min(_number(tiff, directory, 2), _MOST_ENTRIES), directory + 2
+    count, first = min(_number(tiff, directory, 2), _MAX_ENTRIES), directory + 2
     for entry in range(first, first + 12 * count, 12):
         if _number(tiff, entry, 2) == _ORIENTATION:
             kind, value = _number(tiff, entry + 2, 2), _number(tiff, entry + 8, 2)
@@ -35,8 +35,8 @@ def find_pages(raw: bytes) -> list[int]:
     count_bytes, offset_bytes, first = _layout(raw)
     at = _number(raw, first, offset_bytes)
     while at and at not in seen:
-        if len(seen) == MOST_DIRECTORIES:
-            raise TooManyPages(f"This TIFF has more than {MOST_DIRECTORIES} directories.", "Split it.")
+        if len(seen) == MAX_DIRECTORIES:
+            raise TooManyPages(f"This TIFF has more than {MAX_DIRECTORIES} directories.", "Split it.")
         seen.add(at)
         count, entry = _number(raw, at, count_bytes), at + count_bytes
         end = entry + count * (4 + 2 * offset_bytes)

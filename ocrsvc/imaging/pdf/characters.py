@@ -17,8 +17,8 @@ INVISIBLE_MODES: Final = (3, 7)
 """Text render modes that draw nothing: invisible, and clipping alone (ISO 32000-1, table 106)."""
 
 _FURTHEST_PX: Final = 1e6
-_LEAST_EM_PX: Final = 1.0
-_LEAST_SHARE, _MOST_SHARE = 0.05, 6.0  # plausible height of a font's tallest letter, in ems
+_MIN_EM_PX: Final = 1.0
+_MIN_SHARE, _MAX_SHARE = 0.05, 6.0  # plausible height of a font's tallest letter, in ems
 _EM_OF_INK: Final = 1.25  # assumed em of a font of implausible size, in heights of its tallest letter
 
 
@@ -110,11 +110,11 @@ def _covered(middle: Numbers, places: Numbers, covers: Numbers, matrix: Matrix) 
 def _em_px(owned: Numbers, matrix: Matrix, heights: Numbers, has_ink: Flags) -> Numbers:
     """Font size of each character in pixels; from the height of the ink if the size in the file is implausible."""
     up = _turned(owned[:, 2:4], matrix)
-    em = np.clip(np.abs(owned[:, 4]) * np.hypot(up[:, 0], up[:, 1]), _LEAST_EM_PX, _FURTHEST_PX)
+    em = np.clip(np.abs(owned[:, 4]) * np.hypot(up[:, 0], up[:, 1]), _MIN_EM_PX, _FURTHEST_PX)
     # A size is implausible if the font's tallest letter is much smaller or larger.
     _, fonts = np.unique(owned[:, 5], return_inverse=True)
     highest = np.zeros(fonts.max(initial=-1) + 1)
     np.maximum.at(highest, fonts[has_ink], (heights / em)[has_ink])
     shares = highest[fonts]
-    is_wrong = (shares > 0) & ((shares < _LEAST_SHARE) | (shares > _MOST_SHARE))
-    return cast(Numbers, np.maximum(np.where(is_wrong, _EM_OF_INK * shares * em, em), _LEAST_EM_PX))
+    is_wrong = (shares > 0) & ((shares < _MIN_SHARE) | (shares > _MAX_SHARE))
+    return cast(Numbers, np.maximum(np.where(is_wrong, _EM_OF_INK * shares * em, em), _MIN_EM_PX))

@@ -34,7 +34,7 @@ _BYTES_PER_PIXEL: Final = 4
 _LARGEST_SIDE: Final = 1e9
 _POINTS_PER_INCH: Final = 72
 _UNITS: Final = 1 << 20  # integer units per page side in which pdfium is asked for positions
-_LEAST_SHARE: Final = 0.5  # an image that covers this share of the page's width and height counts as the whole page
+_MIN_SHARE: Final = 0.5  # an image that covers this share of the page's width and height counts as the whole page
 _LEVEL: Final = 0.01  # largest slope of the sides of an image that counts as unrotated
 _LOOK_PX: Final = 16
 _OPAQUE: Final = 255
@@ -169,7 +169,7 @@ class _Drawer:
         if ax < ay:
             # The page is displayed rotated by 90 or 270 degrees.
             (ax, ay), (bx, by), (width, height) = (bx, by), (ax, ay), (height, width)
-        if min(ax, by) < _LEAST_SHARE or max(ay, bx) > _LEVEL * min(ax, by):
+        if min(ax, by) < _MIN_SHARE or max(ay, bx) > _LEVEL * min(ax, by):
             return 0.0, 0.0
         return width / ax, height / by
 

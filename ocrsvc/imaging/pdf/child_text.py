@@ -19,13 +19,13 @@ _BLANK: Final = 0x20
 _DEVICE_SCALE: Final = 16
 _LONG_POINTS: Final = 1000.0
 
-_MOST_OF_A_KIND: Final = 64  # only the 64 largest images and rectangles count; pages with more have pictures in pieces
-_MOST_COVERS: Final = 2 * _MOST_OF_A_KIND
+_MAX_OF_A_KIND: Final = 64  # only the 64 largest images and rectangles count; pages with more have pictures in pieces
+_MAX_COVERS: Final = 2 * _MAX_OF_A_KIND
 _DEEPEST_FORM: Final = 8
-_MOST_OBJECTS: Final = 200_000  # objects per page, with those in forms, searched for covers; a town map has fewer
-_MOST_RECTANGLES: Final = 4_000  # paths per page examined as rectangles
+_MAX_OBJECTS: Final = 200_000  # objects per page, with those in forms, searched for covers; a town map has fewer
+_MAX_RECTANGLES: Final = 4_000  # paths per page examined as rectangles
 _RECTANGLE_SEGMENTS: Final = (4, 5)
-_MOST_CLIPS: Final = 8
+_MAX_CLIPS: Final = 8
 _OPAQUE: Final = 255
 
 Matrix = tuple[float, float, float, float, float, float]
@@ -36,7 +36,7 @@ _EVERYWHERE: Final[Frame] = (-1e6, -1e6, 1e6, 1e6)
 
 def room_bytes(count: int) -> int:
     """Largest size of a text of `count` characters with its objects and covers."""
-    return _DOUBLE_BYTES * ((CHARACTER_NUMBERS + OBJECT_NUMBERS) * count + COVER_NUMBERS * _MOST_COVERS)
+    return _DOUBLE_BYTES * ((CHARACTER_NUMBERS + OBJECT_NUMBERS) * count + COVER_NUMBERS * _MAX_COVERS)
 
 
 class PageText:
@@ -166,18 +166,18 @@ def _look_at_objects(pdfium: Any, page: Any) -> tuple[dict[int, int], list[list[
     places = dict[int, int]()
     images, rectangles = list[list[float]](), list[list[float]]()
     looked_at = 0
-    for place, (item, kind, _, matrix, clip) in enumerate(islice(objects_of(pdfium, page), _MOST_OBJECTS)):
+    for place, (item, kind, _, matrix, clip) in enumerate(islice(objects_of(pdfium, page), _MAX_OBJECTS)):
         if kind == pdfium.FPDF_PAGEOBJ_TEXT:
             places[_address(item)] = place
         elif kind == pdfium.FPDF_PAGEOBJ_IMAGE and places and not pdfium.FPDFPageObj_HasTransparency(item):
             images.append([float(place), *_bounds_on_page(pdfium, item, matrix, clip)])
-        elif kind == pdfium.FPDF_PAGEOBJ_PATH and places and looked_at < _MOST_RECTANGLES:
+        elif kind == pdfium.FPDF_PAGEOBJ_PATH and places and looked_at < _MAX_RECTANGLES:
             looked_at += 1
             if _is_opaque_rectangle(pdfium, item):
                 rectangles.append([float(place), *_bounds_on_page(pdfium, item, matrix, clip)])
     for covers in (images, rectangles):
         covers.sort(key=lambda cover: (cover[1] - cover[3]) * (cover[4] - cover[2]))
-    return places, images[:_MOST_OF_A_KIND] + rectangles[:_MOST_OF_A_KIND]
+    return places, images[:_MAX_OF_A_KIND] + rectangles[:_MAX_OF_A_KIND]
 
 
 def _is_opaque_rectangle(pdfium: Any, item: Any) -> bool:
@@ -201,9 +201,9 @@ def _bounds_on_page(pdfium: Any, item: Any, matrix: Matrix, clip: Frame) -> Fram
 
 
 def _clipped(pdfium: Any, item: Any, frame: Frame) -> Frame:
-    """Clip a frame by the first _MOST_CLIPS rectangles of the object's clip path."""
+    """Clip a frame by the first _MAX_CLIPS rectangles of the object's clip path."""
     clip = pdfium.FPDFPageObj_GetClipPath(item)
-    for path in range(min(_MOST_CLIPS, pdfium.FPDFClipPath_CountPaths(clip)) if clip else 0):
+    for path in range(min(_MAX_CLIPS, pdfium.FPDFClipPath_CountPaths(clip)) if clip else 0):
         count = pdfium.FPDFClipPath_CountPathSegments(clip, path)
         rectangle = _rectangle(pdfium, count, partial(pdfium.FPDFClipPath_GetPathSegment, clip, path))
         frame = frame if rectangle is None else _within(frame, rectangle)

@@ -16,7 +16,7 @@ from ocrsvc.imaging.pdf.runs import AFTER_BLANK, AFTER_GUESS, AFTER_NOTHING, IN_
 _WORD: Final = 0.12  # narrowest gap between words
 _LETTERS: Final = 0.25  # widest gap between letters of a word that the file positions one by one
 _LEAST: Final = 0.4  # narrowest gap between columns in files without space characters
-_LEAST_WITHOUT_BLANK: Final = 0.15  # narrowest gap between columns, without a space, in files with space characters
+_MIN_WITHOUT_BLANK: Final = 0.15  # narrowest gap between columns, without a space, in files with space characters
 _SAME_ROW: Final = 0.3
 _SAME_EDGE: Final = 0.2
 _FURTHEST_ROW: Final = 3.5
@@ -26,13 +26,13 @@ _USUAL: Final = (0.2, 0.3, 0.35)  # usual word space in ems: least, default, mos
 _USUAL_SHARE: Final = 0.2  # this quantile of the gaps is the usual word space
 _HAS_BLANKS: Final = 0.2  # a file with space characters has them in at least this share of the gaps within lines
 _MOSTLY: Final = 0.75
-_SPACED_OUT, _LEAST_SPACED_OUT = 0.6, 6
-_LEAST_ROWS: Final = 3
+_SPACED_OUT, _MIN_SPACED_OUT = 0.6, 6
+_MIN_ROWS: Final = 3
 # Aligned gaps in this many rows, with text aligned beside them, separate columns even in lines of equally wide gaps.
 _SURE_ROWS: Final = 5
 _ROWS_WITHOUT_EDGE: Final = 6  # aligned gaps in this many rows separate columns without aligned text: centred cells
-_MOST_CHANNELS: Final = 64
-_MOST_PASSED: Final = 8  # a series of aligned gaps ends after this many successive rows too short to reach it
+_MAX_CHANNELS: Final = 64
+_MAX_PASSED: Final = 8  # a series of aligned gaps ends after this many successive rows too short to reach it
 
 # Bullets, and numbers and letters with punctuation, belong to the lines of their list items.
 _MARKER_CHARACTERS: Final = 7
@@ -136,13 +136,13 @@ def _find_whites(
     np.minimum.at(least, lines[~is_parted], size[~is_parted])
     is_blank = blank == IN_OBJECT
     has_blanks = np.count_nonzero(is_blank) > _HAS_BLANKS * np.count_nonzero(~is_parted)
-    least_usual, usual, most_usual = _USUAL
+    min_usual, usual, max_usual = _USUAL
     if len(known := size[is_blank if is_blank.any() else ~is_parted]):
-        usual = float(np.clip(np.quantile(known, _USUAL_SHARE), least_usual, most_usual))
+        usual = float(np.clip(np.quantile(known, _USUAL_SHARE), min_usual, max_usual))
     is_wide = size >= _WIDER * least[lines]
     may_part = size >= max(_LEAST, _WIDER * usual)
     if has_blanks:
-        without = (blank < AFTER_BLANK) & (size >= _LEAST_WITHOUT_BLANK)
+        without = (blank < AFTER_BLANK) & (size >= _MIN_WITHOUT_BLANK)
         may_part, is_wide = may_part | without, is_wide | without
     is_ruled, is_step = np.zeros(len(at), np.bool_), np.zeros(len(at), np.bool_)
     if find_ruled is not None:
@@ -154,7 +154,7 @@ def _find_whites(
     may_part &= ~is_parted & (blank < IN_OBJECT) & ~(fixed[before] & fixed[after]) & ~is_ruled
     # In a letter-spaced heading most letters have gaps, which separate no columns.
     letters, gaps = np.bincount(line_of[line_of >= 0]), np.bincount(lines[~is_parted], minlength=len(least))
-    may_part &= (gaps < np.maximum(_SPACED_OUT * letters, _LEAST_SPACED_OUT))[lines]
+    may_part &= (gaps < np.maximum(_SPACED_OUT * letters, _MIN_SPACED_OUT))[lines]
     end, is_number = _behind(at, np.flatnonzero(may_part | is_parted | is_ruled), reach, rows, codes, order)
     places = before, after, reach[at], left[at + 1], em, rows[at], lines
     return _Whites(*places, is_parted, may_part, is_wide, is_ruled, end, is_number)
@@ -205,7 +205,7 @@ def _find_channels(whites: _Whites, rows: Indices, bases: Numbers, order: Indice
         for channel in active:
             at = bisect_right(rights, channel.left)
             gap = gaps[at] if at < len(gaps) else -1
-            least = _LEAST_WITHOUT_BLANK * em[gap]
+            least = _MIN_WITHOUT_BLANK * em[gap]
             if gap >= 0 and min(right[gap], channel.right) - max(left[gap], channel.left) >= least:
                 if base - channel.base <= _FURTHEST_ROW * em[gap]:
                     channel.left, channel.right = max(channel.left, left[gap]), min(channel.right, right[gap])
@@ -214,19 +214,19 @@ def _find_channels(whites: _Whites, rows: Indices, bases: Numbers, order: Indice
                     taken.add(gap)
                     kept.append(channel)
                     continue
-            elif not begin[row] < (channel.left + channel.right) / 2 < reach[row] and channel.passed < _MOST_PASSED:
+            elif not begin[row] < (channel.left + channel.right) / 2 < reach[row] and channel.passed < _MAX_PASSED:
                 channel.passed += 1
                 kept.append(channel)
                 continue
             ended.append(channel)
         active = kept
-        new = [gap for gap in gaps if gap not in taken][: _MOST_CHANNELS - len(active)]
+        new = [gap for gap in gaps if gap not in taken][: _MAX_CHANNELS - len(active)]
         active += [_Channel(left[gap], right[gap], base, [gap]) for gap in new]
     return ended + active
 
 
 def _is_column(channel: _Channel, whites: _Whites) -> bool:
-    if len(channel.whites) < _LEAST_ROWS or not whites.may_part[channel.whites].any():
+    if len(channel.whites) < _MIN_ROWS or not whites.may_part[channel.whites].any():
         return False
     return len(channel.whites) >= _ROWS_WITHOUT_EDGE or _has_edge(channel, whites)
 

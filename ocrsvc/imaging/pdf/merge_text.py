@@ -13,7 +13,7 @@ from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.text_direction import runs_from_right_to_left
 from ocrsvc.results import Image, Line, OwnText, Page
 
-_MOST_COVERED: Final = 0.4  # a recognized line is kept if at most this share lies in boxes of the text layer
+_MAX_COVERED: Final = 0.4  # a recognized line is kept if at most this share lies in boxes of the text layer
 _GRID_PX: Final = 4
 _BORDER_PX: Final = 2
 
@@ -63,7 +63,7 @@ def _uncovered(page: Page, own: OwnText) -> list[Line]:
     rest = list[Line]()
     for line, quad in zip(page.lines, _quads(page.lines), strict=True):
         left, top, right, bottom = _frame(quad / _GRID_PX, covered.shape)
-        if covered[top : bottom + 1, left : right + 1].mean() <= _MOST_COVERED:
+        if covered[top : bottom + 1, left : right + 1].mean() <= _MAX_COVERED:
             rest.append(replace(line, source="ocr"))
     return rest
 

@@ -30,7 +30,7 @@ PAGE_LIMIT_S: Final = 10.0  # time limit for opening a file and for each page; a
 MAX_IMAGE_SCALE: Final = 1.5  # bounds the cost of pages that are one image: at most 1.5 times the dpi of other pages
 _SAME_RESOLUTION: Final = 0.02  # horizontal and vertical resolutions of an image that differ by less count as equal
 TEXT_LIMIT_S: Final = 5.0  # time limit for finding a page's characters; ten thousand take some milliseconds
-MOST_CHARACTERS: Final = 50_000  # per page of a text layer; the densest newspaper pages have 30,000
+MAX_CHARACTERS: Final = 50_000  # per page of a text layer; the densest newspaper pages have 30,000
 _MEMORY_BYTES: Final = 144 << 20  # memory limit of the child, without the canvas; 50 megapixels need less than half
 CANVAS_BYTES_PER_PIXEL: Final = 4
 _PROGRAM: Final = "ocrsvc.imaging.pdf.child"
@@ -104,12 +104,12 @@ class Pdf:
         return np.asarray(drawn, np.uint8)
 
     def count_characters(self, number: int, check: Check) -> int:
-        """Count a page's characters for `characters`; more than MOST_CHARACTERS, or TEXT_LIMIT_S, raise BrokenImage."""
+        """Count a page's characters for `characters`; more than MAX_CHARACTERS, or TEXT_LIMIT_S, raise BrokenImage."""
         (answer,) = self._ask(f"text {number}", f"The text of page {number}", check, "characters", 1, TEXT_LIMIT_S)
         count = int(answer)
-        if count > MOST_CHARACTERS:
+        if count > MAX_CHARACTERS:
             raise BrokenImage(
-                f"Page {number} of this PDF has {count} characters; the limit of a text layer is {MOST_CHARACTERS}.",
+                f"Page {number} of this PDF has {count} characters; the limit of a text layer is {MAX_CHARACTERS}.",
                 "Send text_layer=ignore to recognize the drawn page.",
             )
         return count

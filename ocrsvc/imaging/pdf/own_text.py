@@ -20,7 +20,7 @@ from ocrsvc.imaging.pdf.merge_text import order_of
 from ocrsvc.imaging.pdf.page_look import edges_of, find_seen, rest_share, rule_finder
 from ocrsvc.results import OwnText, Pixels, ReadOptions, Rectangle
 
-MOST_REST: Final = {"auto": 0.005, "merge": 0.0}  # a larger share of possible text outside the text layer is recognized
+MAX_REST: Final = {"auto": 0.005, "merge": 0.0}  # a larger share of possible text outside the text layer is recognized
 CHARACTER_BYTES: Final = 600  # memory per character while lines are built
 
 _SAME_PLACE: Final = 0.15  # largest distance, in ems, of a character from a repeated print of it
@@ -28,12 +28,12 @@ _SAME_LINE: Final = 0.6  # lines of equal text whose boxes overlap by this share
 _COPIES: Final = 8  # most lines of equal text that a line is compared with
 
 _NO_CHARACTERS: Final = frozenset({"Cc", "Cn", "Co", "Cs"})
-MOST_BAD: Final = 0.02  # a line with a larger share of bad characters is left to the engine
+MAX_BAD: Final = 0.02  # a line with a larger share of bad characters is left to the engine
 
-LEAST_LETTERS: Final = 80  # a font with fewer Latin letters is not judged by their frequency
-LEAST_DIFFERENT: Final = 16  # a font with fewer different letters, such as one for formulas, is not judged either
-MOST_BITS: Final = 4.95  # cross-entropy in bits per letter: usually 4.1 to 4.7; 4.9 to 5.8 if the map permutes letters
-LEAST_SYMBOLS, MOST_SYMBOLS = 60, 0.6  # in a font of at least 60 characters, a larger share of symbols is implausible
+MIN_LETTERS: Final = 80  # a font with fewer Latin letters is not judged by their frequency
+MIN_DIFFERENT: Final = 16  # a font with fewer different letters, such as one for formulas, is not judged either
+MAX_BITS: Final = 4.95  # cross-entropy in bits per letter: usually 4.1 to 4.7; 4.9 to 5.8 if the map permutes letters
+MIN_SYMBOLS, MAX_SYMBOLS = 60, 0.6  # in a font of at least 60 characters, a larger share of symbols is implausible
 
 # Frequencies of A to Z: mean of English, German, French, Spanish, Italian, Portuguese, Polish, without accents.
 _COUNTS: Final = [90, 14, 38, 42, 140, 12, 17, 22, 75, 5, 8, 46, 28, 70, 72, 28, 6, 66, 67, 64, 36, 14, 9, 3, 10, 8]
@@ -73,13 +73,13 @@ def own_text(everything: PageCharacters, drawing: Pixels, frame: PageFrame, opti
     characters = _once(_on_page(shown, frame, region))
     bad = _bad_characters(characters)
     lines = find_lines(characters, partial(rule_finder, drawing, frame))
-    sound = [line for line in lines if int(bad[line.members].sum()) <= MOST_BAD * len(line.members)]
+    sound = [line for line in lines if int(bad[line.members].sum()) <= MAX_BAD * len(line.members)]
     placed = place_lines(characters, sound)
     edges = edges_of(drawing)
     seen = find_seen(edges, placed.quads, frame)
     share = rest_share(edges, placed.quads[seen], frame, region)
     kept = np.flatnonzero(seen).tolist()
-    return _described(placed, kept, options, is_all=share <= (MOST_REST[options.text_layer] if kept else 0.0))
+    return _described(placed, kept, options, is_all=share <= (MAX_REST[options.text_layer] if kept else 0.0))
 
 
 def _on_page(characters: PageCharacters, frame: PageFrame, region: Rectangle | None) -> PageCharacters:
@@ -152,10 +152,10 @@ def _is_wrong(codes: NDArray[np.uint32]) -> bool:
     is_letter = (folded >= 0x61) & (folded <= 0x7A)
     letters = codes[is_letter]
     counts = np.bincount((letters | 0x20) - 0x61, minlength=26)
-    is_text = len(letters) >= LEAST_LETTERS and len(np.unique(letters)) >= LEAST_DIFFERENT
-    if is_text and counts @ _BITS / counts.sum() > MOST_BITS:
+    is_text = len(letters) >= MIN_LETTERS and len(np.unique(letters)) >= MIN_DIFFERENT
+    if is_text and counts @ _BITS / counts.sum() > MAX_BITS:
         return True
     shown = int((codes > 0x20).sum())
     symbols = codes[(codes > 0x20) & (codes < 0x7F) & ~is_letter & ~((codes >= 0x30) & (codes <= 0x39))]
     # Dot leaders and dashes repeat few characters, so the symbols must also be of more than eight kinds.
-    return shown >= LEAST_SYMBOLS and len(np.unique(symbols)) > 8 and len(symbols) > MOST_SYMBOLS * shown
+    return shown >= MIN_SYMBOLS and len(np.unique(symbols)) > 8 and len(symbols) > MAX_SYMBOLS * shown

@@ -17,8 +17,8 @@ _SEEN: Final = 8  # least contrast inside the box of a visible line
 _RULE_PX: Final = 25  # longer straight edges (half an inch) are ruled lines, frames and bars, not text
 _THICK_PX: Final = 5
 _JOINED_PX: Final = 7
-_LEAST_SIDES_PX: Final = (5, 4)  # width and height of text of 5 points; remains of a chart's bars are smaller
-_LEAST_SHARE: Final = 0.2  # least share of ink in the frame of text or a picture; curves and outlines have less
+_MIN_SIDES_PX: Final = (5, 4)  # width and height of text of 5 points; remains of a chart's bars are smaller
+_MIN_SHARE: Final = 0.2  # least share of ink in the frame of text or a picture; curves and outlines have less
 
 _STEP: Final = 12  # least contrast of a ruled line, in gray levels: that of a light gray hairline at 50 dpi
 _ABOVE, _BELOW = 0.85, 0.28  # ems by which ruled lines exceed the baseline up and down; letters and brackets reach less
@@ -100,7 +100,7 @@ def _area_of_pieces(ink: Pixels) -> int:
     inked = np.bincount(labels[ink > 0], minlength=count)
     frames = stats[:, cv2.CC_STAT_WIDTH].astype(np.int64) * stats[:, cv2.CC_STAT_HEIGHT]
     sides = stats[:, [cv2.CC_STAT_WIDTH, cv2.CC_STAT_HEIGHT]]
-    counts = (sides >= _LEAST_SIDES_PX).all(axis=1) & (inked >= _LEAST_SHARE * frames)
+    counts = (sides >= _MIN_SIDES_PX).all(axis=1) & (inked >= _MIN_SHARE * frames)
     counts[0] = False
     return int(frames[counts].sum())
 

@@ -23,9 +23,9 @@ from ocrsvc.imaging.reading_order.text_rows import (
 )
 
 SHRINK = 0.2  # share of its height by which a box is shortened at each end: detected boxes reach beyond the ink
-MOST_PLACES = 160  # most x positions tried for a gutter; a page of thousands of words must not hold the GIL for long
-MOST_GUTTERS = 16  # most gutters examined per region
-LEAST_ROWS = 2
+MAX_PLACES = 160  # most x positions tried for a gutter; a page of thousands of words must not hold the GIL for long
+MAX_GUTTERS = 16  # most gutters examined per region
+MIN_ROWS = 2
 EDGE = 0.15  # this quantile of the left sides of lines right of a gutter is the left edge of their column
 ALIGNED = 1.5  # largest distance, in line heights, from that edge at which a line of the column may begin
 HEADING = 1.15  # least height of a heading, in heights of the lines above it
@@ -66,7 +66,7 @@ class Gutter:
 
 def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
     """The tallest gutters of a region, tallest first; `ordered` are its lines, sorted by their centres from the top."""
-    if len(ordered) < 2 * LEAST_ROWS:
+    if len(ordered) < 2 * MIN_ROWS:
         return []
     shrink = np.minimum(SHRINK * lines.height[ordered], 0.25 * (lines.right[ordered] - lines.left[ordered]))
     lefts, rights = lines.left[ordered] + shrink, lines.right[ordered] - shrink
@@ -79,7 +79,7 @@ def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
         left, right = ordered[first:last][sides], ordered[first:last][~sides]
         if min(len(left), len(right)):
             gutters.append(Gutter(left, right, first, last))
-    return sorted(gutters, key=lambda gutter: -_height(lines, ordered[gutter.first : gutter.last]))[:MOST_GUTTERS]
+    return sorted(gutters, key=lambda gutter: -_height(lines, ordered[gutter.first : gutter.last]))[:MAX_GUTTERS]
 
 
 def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Flags) -> tuple[int, int]:
@@ -141,7 +141,7 @@ def _places(lefts: Numbers, rights: Numbers) -> Numbers:
     is_left = order >= len(rights)
     ends = np.flatnonzero(~is_left[:-1] & is_left[1:])
     crossing = np.cumsum(np.where(is_left, 1, -1))[ends]
-    return edges[order[ends[np.argsort(crossing, kind="stable")[:MOST_PLACES]]]]
+    return edges[order[ends[np.argsort(crossing, kind="stable")[:MAX_PLACES]]]]
 
 
 def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int, int]]:
@@ -152,12 +152,12 @@ def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int,
     first, last, place = at[:-1][same], at[1:][same] - 1, place[1:][same]
     counts = np.pad(np.cumsum(before, axis=1), ((0, 0), (1, 0)))
     left = counts[place, last] - counts[place, first]
-    possible = np.flatnonzero((left >= LEAST_ROWS) & (last - first - left >= LEAST_ROWS))
+    possible = np.flatnonzero((left >= MIN_ROWS) & (last - first - left >= MIN_ROWS))
     first, last, place, left = (array[possible] for array in (first, last, place, left))
-    longest = np.argsort(middle[first] - middle[last - 1], kind="stable")[: 64 * MOST_GUTTERS]
+    longest = np.argsort(middle[first] - middle[last - 1], kind="stable")[: 64 * MAX_GUTTERS]
     parting = (first * (len(middle) + 1) + last) * (len(middle) + 1) + left
     _, once = np.unique(parting[longest], return_index=True)
-    chosen = longest[np.sort(once)][: 4 * MOST_GUTTERS]
+    chosen = longest[np.sort(once)][: 4 * MAX_GUTTERS]
     return list(zip(first[chosen].tolist(), last[chosen].tolist(), place[chosen].tolist(), strict=True))
 
 

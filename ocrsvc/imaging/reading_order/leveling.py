@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 
-LEAST_LINES = 8  # fewest lines from which a slant that changes over the page is estimated
+MIN_LINES = 8  # fewest lines from which a slant that changes over the page is estimated
 LONG = 3.0  # least length, in line heights, of lines whose slope counts
 SURE = 4.0  # least significant change of slant over the page, in standard errors
 
@@ -23,7 +23,7 @@ def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None =
     slant = float(np.median(slants[np.argsort(-lengths)[: max(1, count // 2)]]))
     cos, sin = np.cos(slant), np.sin(slant)
     points = points @ np.array([[cos, -sin], [sin, cos]])
-    if count >= LEAST_LINES:
+    if count >= MIN_LINES:
         middle = points[:count].mean(axis=(0, 1))
         points = points - middle
         a, b, c = _slope_plane(points[:count])
@@ -40,7 +40,7 @@ def _slope_plane(quads: Numbers) -> tuple[float, float, float]:
     reading = (quads[:, 1] - quads[:, 0] + quads[:, 2] - quads[:, 3]) / 2
     height = np.abs(quads[:, 3, 1] - quads[:, 0, 1])
     long = (reading[:, 0] > LONG * height) & (np.abs(reading[:, 1]) < 0.2 * np.abs(reading[:, 0]))
-    if long.sum() < LEAST_LINES:
+    if long.sum() < MIN_LINES:
         return 0.0, 0.0, 0.0
     slope, centre = reading[long, 1] / reading[long, 0], quads[long].mean(axis=1)
     weight = reading[long, 0] / height[long]

@@ -22,22 +22,22 @@ from ocrsvc.imaging.reading_order.text_rows import (
 CENTRED = 0.3  # largest difference, in line heights, of the centres or first lines of cells that count as level
 SAME_RULED = 0.5  # CENTRED for cells between two ruled lines
 TABLE_ROWS = 3  # fewest rows with several cells in a table
-MOST_TRIED = 4  # most jumps in the sorted gaps between rows that are tried as the limit of line spacing to row spacing
-LEAST_JUMP = 0.1  # least difference, in line heights, of two successive gaps that is such a jump
-MOST_LEVEL = 0.85  # least share of level rows among the rows of a table with multi-line cells
+MAX_TRIED = 4  # most jumps in the sorted gaps between rows that are tried as the limit of line spacing to row spacing
+MIN_JUMP = 0.1  # least difference, in line heights, of two successive gaps that is such a jump
+MAX_LEVEL = 0.85  # least share of level rows among the rows of a table with multi-line cells
 SAME_EDGE = 0.3  # largest distance, in line heights, between left edges of lines of a column
 SAME_SIZE = 0.5  # largest relative difference of the heights of lines of a cell
-MOST_SMALL = 0.6  # if a larger share of a column's lines begins in lower case, lower case is no sign of continued text
+MAX_SMALL = 0.6  # if a larger share of a column's lines begins in lower case, lower case is no sign of continued text
 WRAPPED_GAP = 0.4  # largest white, in line heights, between lines of a cell
 BLOCK_GAP = 0.9  # least height, in line heights, of a white stripe that ends a block
 BLOCK_GUTTER = 0.6  # least white, in line heights, between blocks beside each other
 BLOCK_ROWS = 3  # fewest rows that show the order of blocks
-MOST_BLOCK_ROWS = 8  # blocks of equal length with more rows are a table
+MAX_BLOCK_ROWS = 8  # blocks of equal length with more rows are a table
 BLOCK_STRIPE = 0.45  # least height, in line heights, of a white stripe that may end blocks
 TIGHT_STRIPE = 0.35  # largest white between the lines of blocks of equal length; rows of a table have more
 SAME_STRIPE = 0.4  # largest difference, in line heights, of the line spacing of two blocks
-MOST_NUMBERS = 0.5  # a block with this share of numbers is a column of a table
-MOST_LABELS = 0.33  # blocks with a larger share of lines that end with a colon are a form
+MAX_NUMBERS = 0.5  # a block with this share of numbers is a column of a table
+MAX_LABELS = 0.33  # blocks with a larger share of lines that end with a colon are a form
 ENDS_TRIED = 2  # number of widest white stripes that are tried as the end of blocks
 
 Rows = list[list[int]]
@@ -81,8 +81,8 @@ def records_of(lines: TextLines, here: Indices) -> list[tuple[list[Indices], Ind
     white = white_below(lines, rows)
     steps = np.sort(white.clip(0))
     jumps = np.diff(steps)
-    largest = np.argsort(-jumps, kind="stable")[:MOST_TRIED]
-    for jump in np.sort(largest[jumps[largest] >= LEAST_JUMP]).tolist():
+    largest = np.argsort(-jumps, kind="stable")[:MAX_TRIED]
+    for jump in np.sort(largest[jumps[largest] >= MIN_JUMP]).tolist():
         cuts = np.flatnonzero(white > (steps[jump] + steps[jump + 1]) / 2) + 1
         groups = [numbers_of(rows[first:last]) for first, last in pairwise([0, *cuts.tolist(), len(rows)])]
         cells = [side_by_side(lines, group) for group in groups]
@@ -101,7 +101,7 @@ def _are_records(lines: TextLines, groups: list[list[Indices]]) -> bool:
     if any(_has_numbers(lines, cells) for cells in several):
         return False
     level = np.sum([_are_level(lines, cells, CENTRED) for cells in beside], axis=0)
-    return bool(level.max() >= MOST_LEVEL * len(beside))
+    return bool(level.max() >= MAX_LEVEL * len(beside))
 
 
 def ruled_rows(lines: TextLines, parts: list[Indices]) -> list[list[Indices]]:
@@ -133,10 +133,10 @@ def _centred_cells(lines: TextLines, group: Indices) -> list[Indices]:
 
 def _are_level(lines: TextLines, cells: list[Indices], most: float) -> tuple[bool, bool]:
     """Whether the first lines of cells, and their centres, are at most `most` line heights apart."""
-    most_px = most * median(lines.height[np.concatenate(cells)])
+    max_px = most * median(lines.height[np.concatenate(cells)])
     firsts = [float(lines.middle[cell].min()) for cell in cells]
     middles = [float(lines.top[cell].min() + lines.bottom[cell].max()) / 2 for cell in cells]
-    return max(firsts) - min(firsts) <= most_px, max(middles) - min(middles) <= most_px
+    return max(firsts) - min(firsts) <= max_px, max(middles) - min(middles) <= max_px
 
 
 def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
@@ -150,7 +150,7 @@ def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
     for low, high in {(row_of[line], row_of[following]) for line, following in links.items()}:
         if high <= low:
             continue
-        closer = white_below(lines, rows[low : high + 1])[0] <= usual - 2 * LEAST_JUMP
+        closer = white_below(lines, rows[low : high + 1])[0] <= usual - 2 * MIN_JUMP
         can_wrap = closer or len(rows[low]) != len(rows[high]) or len(rows[low]) == 1
         if can_wrap and _goes_on(lines, rows[low], rows[high], links):
             ends[low] = max(ends[low], high)
@@ -179,11 +179,11 @@ def _wrapped(lines: TextLines, rows: Rows) -> Links:
         upper, lower = below[:-1], below[1:]
         end = lines.right[column][lines.right[column] <= behind.min()].max(initial=-np.inf)
         white = lines.top[lower] - lines.bottom[upper]
-        near = np.abs(white) <= max(WRAPPED_GAP * size, usual + LEAST_JUMP * size)
+        near = np.abs(white) <= max(WRAPPED_GAP * size, usual + MIN_JUMP * size)
         alike = np.abs(lines.height[lower] - lines.height[upper]) <= SAME_SIZE * lines.height[upper]
         words = ~(is_other[upper] | is_other[lower] | lines.is_label[upper])
         on = goes_on(lines, upper, lower, end)
-        if np.mean(lines.is_lower[column]) < MOST_SMALL:
+        if np.mean(lines.is_lower[column]) < MAX_SMALL:
             on |= lines.is_lower[lower]
         is_link = on & near & alike & words
         links.update(zip(upper[is_link].tolist(), lower[is_link].tolist(), strict=True))
@@ -243,14 +243,14 @@ def _are_blocks(lines: TextLines, blocks: list[Indices], rows: int) -> bool:
     tops = [float(lines.top[block].min()) for block in blocks]
     if max(tops) - min(tops) > SAME_ROW * size:
         return False
-    numbers = max(lines.is_number[block].mean() for block in several) >= MOST_NUMBERS
-    if numbers or max(lines.is_label[block].mean() for block in several) > MOST_LABELS:
+    numbers = max(lines.is_number[block].mean() for block in several) >= MAX_NUMBERS
+    if numbers or max(lines.is_label[block].mean() for block in several) > MAX_LABELS:
         return False
     pitches = [median(stripes_of(lines, block)[1]) for block in several]
     if max(pitches) - min(pitches) > SAME_STRIPE:
         return False
     if len({len(block) for block in blocks}) == 1:
         loose = median(np.concatenate([stripes_of(lines, block)[1] for block in blocks])) > TIGHT_STRIPE
-        if loose or rows > MOST_BLOCK_ROWS:
+        if loose or rows > MAX_BLOCK_ROWS:
             return False
     return all(len(parts_between(lines, block, BLOCK_GAP)) == 1 for block in blocks)

@@ -16,7 +16,7 @@ NEAR = 0.6  # largest distance of the ends of ruled lines from the corners of a 
 SAME_RULE = 0.4  # largest distance between two pieces of one ruled line, across it
 BROKEN = 0.25  # largest gap between two pieces of one ruled line, along it
 TRIES = 3  # number of nearest ruled lines tried on each side of a text line
-MOST_OPEN = 0.25  # largest ratio of lines outside closed cells to lines inside, in a table
+MAX_OPEN = 0.25  # largest ratio of lines outside closed cells to lines inside, in a table
 LABEL = 0.8  # largest white between a field of a form and its label above it
 BESIDE = 4.0  # largest white between two cards in a row
 PITCH = 1.3  # distance of lines in the paragraph that replaces a table
@@ -219,7 +219,7 @@ def _with_open_cells(lines: TextLines, tables: Sequence[Block]) -> list[Block]:
     for table in tables:
         left, top, right, bottom = _frame_of(table)
         inside = free & (left < middle) & (middle < right) & (top < lines.middle) & (lines.middle < bottom)
-        if len(table) == 1 or inside.sum() > MOST_OPEN * sum(len(cell.lines) for cell in table):
+        if len(table) == 1 or inside.sum() > MAX_OPEN * sum(len(cell.lines) for cell in table):
             completed += [[cell] for cell in table]
             continue
         free &= ~inside

@@ -17,14 +17,14 @@ Mask = NDArray[np.uint8]
 
 SAMPLES = 5.0  # sampled rows or columns per line height
 THICKEST = 0.12  # largest distance, in line heights, from the centre of a rule to the paper beside it
-LEAST_THICK_PX = 3
+MIN_THICK_PX = 3
 CONTRAST = 10  # least number of gray levels by which a rule is darker than both sides
 IN_TEXT = 0.95  # a run with this share inside boxes of text is made of letter strokes below each other
 EDGE = 0.4  # boxes of text may reach over a rule by this many line heights
 INSIDE_TEXT = 0.3  # IN_TEXT for boxes shrunk by EDGE
-LEAST_TALL = 1.4  # length of the shortest vertical rule, in line heights
-LEAST_WIDE = 3.0  # length of the shortest horizontal rule, in line heights
-MOST_RULES = 400  # most rules per direction; the longest are kept
+MIN_TALL = 1.4  # length of the shortest vertical rule, in line heights
+MIN_WIDE = 3.0  # length of the shortest horizontal rule, in line heights
+MAX_RULES = 400  # most rules per direction; the longest are kept
 
 
 def find_rules(pixels: Pixels, quads: Quads) -> Quads:
@@ -36,9 +36,9 @@ def find_rules(pixels: Pixels, quads: Quads) -> Quads:
         return np.empty((0, 4, 2), np.float32)
     line_height = max(1.0, float(np.median(np.hypot(*(quads[:, 3] - quads[:, 0]).T))))
     step = max(1, int(line_height / SAMPLES))
-    vertical = _runs(_gray(pixels[::step]), quads, step, line_height, LEAST_TALL)
+    vertical = _runs(_gray(pixels[::step]), quads, step, line_height, MIN_TALL)
     columns = np.ascontiguousarray(_gray(np.ascontiguousarray(pixels[:, ::step])).T)
-    horizontal = _runs(columns, quads[..., ::-1], step, line_height, LEAST_WIDE)[..., ::-1]
+    horizontal = _runs(columns, quads[..., ::-1], step, line_height, MIN_WIDE)[..., ::-1]
     return np.concatenate([vertical, horizontal])[:, [0, 1, 1, 0]]
 
 
@@ -48,7 +48,7 @@ def _gray(pixels: Pixels) -> Pixels:
 
 def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: float) -> NDArray[np.float32]:
     """Both ends (N, 2, 2) of vertical rules of at least `least` line heights; `gray` has every `step`-th pixel row."""
-    reach = max(LEAST_THICK_PX, round(THICKEST * line_height))
+    reach = max(MIN_THICK_PX, round(THICKEST * line_height))
     none = np.empty((0, 2, 2), np.float32)
     if gray.shape[1] <= 2 * reach or gray.shape[0] < 2:
         return none
@@ -65,7 +65,7 @@ def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: floa
     margins = (0.0, EDGE * line_height) if len(rules) else ()
     texts = [_painted(runs.shape, quads, step, reach, margin) for margin in margins]
     ends = []
-    for rule in rules[np.argsort(-tall[rules], kind="stable")[:MOST_RULES]].tolist():
+    for rule in rules[np.argsort(-tall[rules], kind="stable")[:MAX_RULES]].tolist():
         left, top, width, height, area = stats[rule].tolist()
         place = np.s_[top : top + height, left : left + width]
         run = labels[place] == rule

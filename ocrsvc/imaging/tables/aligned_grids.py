@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.imaging.tables.text_grid import (
-    LEAST_GUTTER,
-    LEAST_ROWS,
+    MIN_GUTTER,
+    MIN_ROWS,
     Grid,
     Interval,
     Rows,
@@ -34,18 +34,18 @@ from ocrsvc.imaging.tables.text_grid import (
 )
 from ocrsvc.results import Check
 
-MOST_COLUMNS: Final = 128  # more columns without rules are a pattern, and slow: lines are compared with all gutters
+MAX_COLUMNS: Final = 128  # more columns without rules are a pattern, and slow: lines are compared with all gutters
 DEEPEST: Final = 6
 ROW_GAP: Final = 2.5  # widest gap between two rows of a table, in line heights
-MOST_SINGLES: Final = 2  # most consecutive rows with a single piece within a table
+MAX_SINGLES: Final = 2  # most consecutive rows with a single piece within a table
 ALIGNED: Final = 0.6  # least share of a column's pieces with a common left side, right side or centre
 ALIGNED_HEIGHTS: Final = 0.6  # largest distance, in line heights, of a side or centre that counts as common
 FILLED: Final = 0.4  # least share of a table's cells that have text
 SAME_EXTENT: Final = 1.0  # largest distance, in line heights, of the ends of a table's rules from each other
-LEAST_RULE: Final = 6.0  # least length of a rule across a table, in line heights
-MOST_RULES: Final = 1000  # most rules examined per page; the longest are kept
-MOST_LOOKS: Final = 16  # bounds the time: number of stacks in which each line of text is examined, on average
-FEW_BANDS: Final = 3  # heading, body and footer; with more bands, a band of fewer than LEAST_ROWS text rows is one row
+MIN_RULE: Final = 6.0  # least length of a rule across a table, in line heights
+MAX_RULES: Final = 1000  # most rules examined per page; the longest are kept
+MAX_LOOKS: Final = 16  # bounds the time: number of stacks in which each line of text is examined, on average
+FEW_BANDS: Final = 3  # heading, body and footer; with more bands, a band of fewer than MIN_ROWS text rows is one row
 SEVERAL: Final = 0.5  # least share of rows with several pieces between two rules of a table
 FULL_COLUMNS: Final = 0.6  # least share of the used columns that are filled in a full row
 FULL_ROWS: Final = 0.6  # text rows between two rules are rows of the table if at least this share of them is full
@@ -69,7 +69,7 @@ def find_open_grids(block: TextBlock, check: Check, deeper: int = DEEPEST) -> It
         run = [row.lines for row in rows[begin:end]]
         columns = columns_of(block, run)
         check()
-        if len(columns) > MOST_COLUMNS:
+        if len(columns) > MAX_COLUMNS:
             continue
         parts = _divided(block, run, columns)
         if len(parts) > 1:
@@ -85,11 +85,11 @@ def find_open_grids(block: TextBlock, check: Check, deeper: int = DEEPEST) -> It
 
 
 def _find_runs(block: TextBlock, rows: Sequence[_Row]) -> Iterator[tuple[int, int]]:
-    """Begin and end of each run of rows with common gutters, in which at least LEAST_ROWS rows have several pieces."""
+    """Begin and end of each run of rows with common gutters, in which at least MIN_ROWS rows have several pieces."""
     begin = 0
     while begin < len(rows):
         end = _end_of_run(block, rows, begin)
-        if is_run := sum(len(row.lines) > 1 for row in rows[begin:end]) >= LEAST_ROWS:
+        if is_run := sum(len(row.lines) > 1 for row in rows[begin:end]) >= MIN_ROWS:
             yield begin, end
         begin = end if is_run else begin + 1
 
@@ -97,7 +97,7 @@ def _find_runs(block: TextBlock, rows: Sequence[_Row]) -> Iterator[tuple[int, in
 def _row(block: TextBlock, lines: Sequence[int]) -> _Row:
     rights = [-math.inf, *accumulate((block.frames[line][2] for line in lines), max)]
     lefts = [*(block.frames[line][0] for line in lines), math.inf]
-    least = LEAST_GUTTER * block.line_height
+    least = MIN_GUTTER * block.line_height
     blanks = [(right, left) for right, left in zip(rights, lefts, strict=True) if left - right >= least]
     return _Row(lines, blanks, *block.frame(lines)[1::2])
 
@@ -116,7 +116,7 @@ def _end_of_run(block: TextBlock, rows: Sequence[_Row], begin: int) -> int:
         is_single = len(row.lines) == 1
         singles = singles + 1 if is_single else 0
         common = _common(block, blanks, row.blanks)
-        if singles > MOST_SINGLES or not _are_near(block, rows[number - 1], row):
+        if singles > MAX_SINGLES or not _are_near(block, rows[number - 1], row):
             break
         if len(common) >= len(blanks):
             blanks = common
@@ -142,7 +142,7 @@ def _common(block: TextBlock, some: Sequence[Interval], others: Sequence[Interva
             if other[0] >= right:
                 break
             both = max(left, other[0]), min(right, other[1])
-            if both[1] - both[0] >= LEAST_GUTTER * block.line_height:
+            if both[1] - both[0] >= MIN_GUTTER * block.line_height:
                 shared.append(both)
     return shared
 
@@ -161,7 +161,7 @@ def _is_table(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> bool
     """Whether a run of rows is a table: it has several columns, enough filled cells, and aligned columns."""
     if len(columns) < 2 or sum(map(len, rows)) < FILLED * len(rows) * len(columns):
         return False
-    return all(_is_aligned(block, lines) for lines in in_columns(block, rows, columns) if len(lines) >= LEAST_ROWS)
+    return all(_is_aligned(block, lines) for lines in in_columns(block, rows, columns) if len(lines) >= MIN_ROWS)
 
 
 def _is_aligned(block: TextBlock, lines: Sequence[int]) -> bool:
@@ -186,7 +186,7 @@ def _with_heading(
 def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32], check: Check) -> Iterator[Grid]:
     """Find stacks of horizontal rules (N, 4) of equal extent with table rows between them; grids without cells."""
     frames = np.array([block.frames[line] for line in block.lines]).reshape(-1, 4)
-    middles, left_looks = (frames[:, :2] + frames[:, 2:]) / 2, MOST_LOOKS * len(frames)
+    middles, left_looks = (frames[:, :2] + frames[:, 2:]) / 2, MAX_LOOKS * len(frames)
     for left, right, places in _stacks(segments, block.line_height):
         check()
         inside = ((middles >= (left, places[0])) & (middles <= (right, places[-1]))).all(axis=1)
@@ -211,13 +211,13 @@ def complete(block: TextBlock, grid: Grid) -> Grid | None:
     sides = grid.columns[0], grid.columns[-1]
     bands = _bands(block, *sides, grid.rows)
     if len(grid.columns) > 2:
-        parts = [_divided_rows(block, band, list(pairwise(grid.columns)), LEAST_ROWS) for band in bands]
+        parts = [_divided_rows(block, band, list(pairwise(grid.columns)), MIN_ROWS) for band in bands]
         return Grid(_row_borders(block, grid.rows, parts), grid.columns, _expanded(grid.cells, parts))
     rows = [row for band in bands for row in band]
     columns = columns_of(block, rows)
-    if not 2 <= len(columns) <= MOST_COLUMNS or page_gutters(block, rows, columns, rules_cross=True):
+    if not 2 <= len(columns) <= MAX_COLUMNS or page_gutters(block, rows, columns, rules_cross=True):
         return None
-    least = 2 if len(bands) <= FEW_BANDS else LEAST_ROWS
+    least = 2 if len(bands) <= FEW_BANDS else MIN_ROWS
     parts = [_divided_rows(block, band, columns, least) for band in bands]
     return _grid_of_rows(block, parts, grid.rows, columns, sides)
 
@@ -231,8 +231,8 @@ def _grid_of_rows(
 
 def _stacks(segments: NDArray[np.int32], line_height: float) -> Iterator[tuple[float, float, list[float]]]:
     """Yield stacks of rules with the same ends: left, right, and the y of each rule from the top."""
-    long = segments[segments[:, 2] >= LEAST_RULE * line_height]
-    long = long[np.argsort(-long[:, 2], kind="stable")[:MOST_RULES]].astype(np.float64)
+    long = segments[segments[:, 2] >= MIN_RULE * line_height]
+    long = long[np.argsort(-long[:, 2], kind="stable")[:MAX_RULES]].astype(np.float64)
     near = SAME_EXTENT * line_height
     stacks: list[tuple[float, float, list[float]]] = []
     for left, top, width, height in long.tolist():

@@ -24,12 +24,12 @@ from ocrsvc.results import Box, Cell, Check, Page, Pixels, Table
 
 WORKING_SIDE_PX: Final = 2400  # longest side of the deskewed copy: 290 dpi of A4, where a hairline is visible
 LEVEL_DEGREES: Final = 0.05  # largest slant that is ignored: it moves pixels of the copy by at most two
-LEAST_LINES: Final = 4
+MIN_LINES: Final = 4
 FILLED: Final = 0.25  # least share of a ruled grid's cells that have text: forms have many empty cells
-LEAST_GAP: Final = 0.6  # narrowest gap between pieces, in heights of the line or median line; word gaps are half
+MIN_GAP: Final = 0.6  # narrowest gap between pieces, in heights of the line or median line; word gaps are half
 TALLEST: Final = 4.0  # a line higher than this many median line heights is not split
 EDGE: Final = 0.2  # share of a line's height ignored at its top and bottom, where ink may belong to other lines
-MOST_PIECES: Final = 8000  # if lines split into more, the page has a hatched background, and no line is split
+MAX_PIECES: Final = 8000  # if lines split into more, the page has a hatched background, and no line is split
 SNAP: Final = 3  # largest distance, in characters, by which a computed cut is moved to a space
 
 Points = NDArray[np.float32]
@@ -83,7 +83,7 @@ class DeskewedCoordinates:
 
 def find_tables(pixels: Pixels, page: Page, check: Check) -> tuple[Table, ...]:
     """Find the tables of a recognized page, sorted from the top; `check` is called between steps."""
-    if len(page.lines) < LEAST_LINES:
+    if len(page.lines) < MIN_LINES:
         return ()
     quads = np.array([line.box for line in page.lines], np.float32)
     level = deskewed_coordinates(page.width, page.height, page.angle, quads)
@@ -184,7 +184,7 @@ def divide_lines(texts: Sequence[str], frames: NDArray[np.float32], ink: Mask, l
     lines = list(zip(texts, frames.tolist(), strict=True))
     for number, (text, frame) in enumerate(lines):
         pieces += _pieces(number, text, frame, _parts(frame, ink, line_height))
-        if len(pieces) > MOST_PIECES:
+        if len(pieces) > MAX_PIECES:
             return [Piece(number, 0, len(text), frame) for number, (text, frame) in enumerate(lines) if text]
     return pieces
 
@@ -211,7 +211,7 @@ def _parts(frame: Frame, ink: Mask, line_height: float) -> list[Interval]:
     inked = np.flatnonzero(ink[top + edge : bottom - edge, left:right].any(axis=0)) if is_text else ()
     if not len(inked):
         return [(frame[0], frame[2])]
-    gaps = np.flatnonzero(np.diff(inked) > LEAST_GAP * max(height, line_height))
+    gaps = np.flatnonzero(np.diff(inked) > MIN_GAP * max(height, line_height))
     begins, ends = inked[np.concatenate([[0], gaps + 1])], inked[np.concatenate([gaps, [-1]])]
     return [(left + begin, left + end + 1.0) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 

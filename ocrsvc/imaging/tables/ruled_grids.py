@@ -22,16 +22,16 @@ Borders = NDArray[np.float64]
 THRESHOLD_BLOCK_PX: Final = 25
 CONTRAST: Final = 8  # gray levels below the mean of the surroundings: a hairline in the lightest visible gray
 RUN_HEIGHTS: Final = 1.1  # shortest run, in line heights: strokes of ordinary letters are shorter
-LEAST_RUN_PX: Final = 16
-MOST_THICK: Final = 0.5  # largest thickness of a rule, in line heights
+MIN_RUN_PX: Final = 16
+MAX_THICK: Final = 0.5  # largest thickness of a rule, in line heights
 IN_TEXT: Final = 0.9  # a run with this share inside a line of text is a letter stroke
 JOINT_HEIGHTS: Final = 0.15  # widest gap, in line heights, between rules of one grid
 SAME_RULE: Final = 0.4  # largest distance, in line heights, of rules that form one border
 WALL: Final = 0.6  # two cells are separated if at least this share of the border between them is ruled
 RULED: Final = 0.55  # least share of a grid's borders that is ruled; edges in pictures have less
 OPEN_EDGE: Final = 1.0  # a grid has an open edge if rules reach this many line heights beyond its last border
-MOST_CELLS: Final = 20_000  # a grid with more cells is hatching or graph paper
-MOST_AREA: Final = 4  # largest total area of grids, in areas of the page: nested grids overlap
+MAX_CELLS: Final = 20_000  # a grid with more cells is hatching or graph paper
+MAX_AREA: Final = 4  # largest total area of grids, in areas of the page: nested grids overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ def find_ruled_lines(gray: Pixels, frames: NDArray[np.float32], line_height: flo
 
 def _runs(ink: Mask, text: Mask, line_height: float) -> tuple[Mask, NDArray[np.int32]]:
     """Mask and frames (left, top, width, height) of horizontal runs of ink that are rules."""
-    length = max(LEAST_RUN_PX, round(RUN_HEIGHTS * line_height))
+    length = max(MIN_RUN_PX, round(RUN_HEIGHTS * line_height))
     # One pixel up and down bridges the pixel steps of a slightly slanted rule.
     thick = cv2.dilate(ink, np.ones((3, 1), np.uint8))
     runs = cv2.morphologyEx(thick, cv2.MORPH_OPEN, np.ones((1, length), np.uint8))
     count, labels, stats, _ = cv2.connectedComponentsWithStats(runs, connectivity=8, ltype=cv2.CV_32S)
     areas = stats[:, cv2.CC_STAT_AREA].astype(np.float64)
     within = np.bincount(labels[text.astype(bool)], minlength=count)
-    is_rule = (areas / stats[:, cv2.CC_STAT_WIDTH] <= 2 + MOST_THICK * line_height) & (within < IN_TEXT * areas)
+    is_rule = (areas / stats[:, cv2.CC_STAT_WIDTH] <= 2 + MAX_THICK * line_height) & (within < IN_TEXT * areas)
     is_rule[0] = False
     return cast(Mask, is_rule.astype(np.uint8)[labels]), stats[is_rule, :4].astype(np.int32)
 
@@ -88,7 +88,7 @@ def _connected(rules: RuledLines, line_height: float) -> Iterator[tuple[int, int
     reach = 2 * max(1, round(JOINT_HEIGHTS * line_height)) + 1
     joined = cv2.dilate(rules.horizontal | rules.vertical, np.ones((reach, reach), np.uint8))
     _, labels, stats, _ = cv2.connectedComponentsWithStats(joined, connectivity=8, ltype=cv2.CV_32S)
-    left_area = MOST_AREA * joined.size
+    left_area = MAX_AREA * joined.size
     areas = stats[:, cv2.CC_STAT_WIDTH].astype(np.int64) * stats[:, cv2.CC_STAT_HEIGHT]
     for label in np.argsort(-areas, kind="stable").tolist():
         x, y, width, height, _ = stats[label].tolist()
@@ -105,7 +105,7 @@ def _grid(horizontal: Mask, vertical: Mask, line_height: float) -> Grid | None:
         return None
     rows = _with_open_edges(rows, vertical.max(axis=1), OPEN_EDGE * line_height)
     columns = _with_open_edges(columns, horizontal.max(axis=0), OPEN_EDGE * line_height)
-    if len(rows) * len(columns) > MOST_CELLS or min(len(rows), len(columns)) < 2 or len(rows) + len(columns) < 5:
+    if len(rows) * len(columns) > MAX_CELLS or min(len(rows), len(columns)) < 2 or len(rows) + len(columns) < 5:
         return None
     below = _coverage(horizontal, rows, columns, near) >= WALL
     beside = _coverage(np.ascontiguousarray(vertical.T), columns, rows, near).T >= WALL

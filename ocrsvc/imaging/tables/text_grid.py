@@ -19,10 +19,10 @@ Frame = Sequence[float]  # left, top, right, bottom, in pixels of the deskewed p
 Interval = tuple[float, float]
 Rows = Sequence[Sequence[int]]  # lines of text in rows, from top to bottom, each from left to right
 
-LEAST_ROWS: Final = 3
+MIN_ROWS: Final = 3
 SAME_ROW: Final = 0.5  # largest distance of the centres of a row's lines, as a share of the smallest line height
 CROSSED: Final = 0.2  # largest share of the rows that cross a gutter, as headings over several columns do
-LEAST_GUTTER: Final = 0.4  # least width of a gutter, in line heights
+MIN_GUTTER: Final = 0.4  # least width of a gutter, in line heights
 LONG: Final = 8.0  # least median length of lines of running text, in line heights
 FULL: Final = 0.8  # least median length of lines of running text, as a share of their column's width
 PAGE_GUTTER: Final = 3.0  # least width of a gutter between two tables, in line heights
@@ -97,7 +97,7 @@ def rows_of(frames: Sequence[Frame], lines: Sequence[int]) -> list[list[int]]:
 def columns_of(block: TextBlock, rows: Rows) -> list[Interval]:
     """Left and right of each column common to the rows; text in a gutter, in few rows, makes a column of its own."""
     spans = sorted((block.frames[line][0], block.frames[line][2]) for row in rows for line in row)
-    least = LEAST_GUTTER * block.line_height
+    least = MIN_GUTTER * block.line_height
     columns = _merged(_covered(spans, int(CROSSED * len(rows))), least)
     sparse = [span for span in spans if not reached_columns(columns, *span)]
     return _merged(sorted(columns + _merged(sparse, least)), 0.0)
@@ -168,7 +168,7 @@ def is_running_text(block: TextBlock, lines: Sequence[int], column: Interval) ->
     for left, top, right, bottom in (block.frames[line] for line in lines):
         before = extents.get((top, bottom), (left, right))
         extents[top, bottom] = min(left, before[0]), max(right, before[1])
-    if len(extents) < LEAST_ROWS:
+    if len(extents) < MIN_ROWS:
         return False
     length = median(right - left for left, right in extents.values())
     return length >= LONG * block.line_height and length >= FULL * (column[1] - column[0])

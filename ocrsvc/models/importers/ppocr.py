@@ -12,7 +12,7 @@ from ocrsvc.engines.ppocr.graph.inspection import OnnxGraph, inspect_model
 from ocrsvc.errors import BadModel
 from ocrsvc.models.importers.dictionaries import Dictionary, find_dictionary, languages_of, read_dictionary
 from ocrsvc.models.importers.paddle_config import DETECTORS, RECOGNIZERS, PaddleConfig, parse_config
-from ocrsvc.models.importers.source_files import MOST_MODEL_BYTES, NewModel, SourceFile, Wanted, files_of
+from ocrsvc.models.importers.source_files import MAX_MODEL_BYTES, NewModel, SourceFile, Wanted, files_of
 
 _MAIN: Final = "main"
 # Default normalisation of PaddleOCR's detectors; RapidOCR's detectors use that of recognizers.
@@ -89,7 +89,7 @@ def _candidates(files: Sequence[SourceFile]) -> list[Candidate]:
     models = [file for file in files if file.ending == ".onnx"]
     if not models:
         raise _no_models(files)
-    return [_candidate(file, inspect_model(file.read(MOST_MODEL_BYTES), file.name), files) for file in models]
+    return [_candidate(file, inspect_model(file.read(MAX_MODEL_BYTES), file.name), files) for file in models]
 
 
 def _candidate(file: SourceFile, graph: OnnxGraph, files: Sequence[SourceFile]) -> Candidate:

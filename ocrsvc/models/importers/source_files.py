@@ -13,12 +13,12 @@ from ocrsvc.engines.model.description import Description
 from ocrsvc.errors import BadModel
 
 # Size limit of an ONNX model, or of any other file that is copied.
-MOST_MODEL_BYTES: Final = 1 << 30
+MAX_MODEL_BYTES: Final = 1 << 30
 # Size limit of a configuration, a dictionary or a licence.
-MOST_TEXT_BYTES: Final = 8 << 20
+MAX_TEXT_BYTES: Final = 8 << 20
 # Files beside a single named file that are considered: configurations, dictionaries, licences.
 _BESIDE: Final = re.compile(r".*\.(?:ya?ml|txt|dict|keys|md)|LICEN[CS]E", re.IGNORECASE)
-_MOST_FILES: Final = 5000
+_MAX_FILES: Final = 5000
 _DEEPEST: Final = 6
 
 
@@ -65,7 +65,7 @@ class SourceFile:
     def read_text(self) -> str:
         """Read the file as text. Raises BadModel: as for `read`, or it is not UTF-8."""
         try:
-            return self.read(MOST_TEXT_BYTES).decode("utf-8-sig")
+            return self.read(MAX_TEXT_BYTES).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise BadModel(f"{self.name} is not UTF-8.", "Save it as UTF-8.") from error
 
@@ -100,9 +100,9 @@ def files_of(source: Path) -> list[SourceFile]:
         raise BadModel(f"{source} does not exist.", "Name an existing file or folder.") from error
     if not path.is_dir():
         return [SourceFile(path, source.name, path.parent, path.parent), *_beside(path)]
-    files = list(islice(_walk(path), _MOST_FILES + 1))
-    if len(files) > _MOST_FILES:
-        raise BadModel(f"{source} contains more than {_MOST_FILES} files.", "Name the model's own folder.")
+    files = list(islice(_walk(path), _MAX_FILES + 1))
+    if len(files) > _MAX_FILES:
+        raise BadModel(f"{source} contains more than {_MAX_FILES} files.", "Name the model's own folder.")
     return sorted(files, key=lambda file: file.name)
 
 
@@ -111,7 +111,7 @@ def _beside(file: Path) -> Iterator[SourceFile]:
         entries = sorted(os.scandir(file.parent), key=lambda entry: entry.name)
     except OSError:
         return
-    for entry in entries[:_MOST_FILES]:
+    for entry in entries[:_MAX_FILES]:
         if _BESIDE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False) and entry.name != file.name:
             yield SourceFile(Path(entry.path), entry.name, file.parent, file.parent)
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 from ocrsvc.engines.model.description import Description, Encryption, parse_description
 from ocrsvc.engines.model.encryption import ModelKey, encrypt, new_set_id
 from ocrsvc.engines.model.files import MANIFEST, write_manifest
-from ocrsvc.engines.model.version import BUILT_IN, DESCRIPTION_FILE, MOST_VERSION, ModelVersion
+from ocrsvc.engines.model.version import BUILT_IN, DESCRIPTION_FILE, MAX_VERSION, ModelVersion
 from ocrsvc.errors import BadModel, OperatorError
-from ocrsvc.models.importers.source_files import MOST_MODEL_BYTES, NewModel, SourceFile
+from ocrsvc.models.importers.source_files import MAX_MODEL_BYTES, NewModel, SourceFile
 from ocrsvc.models.state import sync_folder
 
 ADDING: Final = ".adding-"  # prefix of the folder of a version that is being written
@@ -84,7 +84,7 @@ def _next_number(home: Path) -> int:
     names = (entry.name for entry in home.iterdir())
     numbers = [int(name) for name in names if name.isascii() and name.isdecimal()]
     built_in = BUILT_IN[1] if home.name == BUILT_IN[0] else 0
-    return max(*(number for number in numbers if number < MOST_VERSION), built_in, 0) + 1
+    return max(*(number for number in numbers if number < MAX_VERSION), built_in, 0) + 1
 
 
 def _place(staging: Path, home: Path, number: int | None) -> int:
@@ -134,8 +134,8 @@ def _write(target: Path, content: SourceFile | bytes) -> None:
         else:
             with content.open() as stream:
                 while chunk := stream.read(_CHUNK_BYTES):
-                    if out.tell() + len(chunk) > MOST_MODEL_BYTES:
-                        raise BadModel(f"{content.name} is larger than {MOST_MODEL_BYTES >> 20} MiB.", "Leave it out.")
+                    if out.tell() + len(chunk) > MAX_MODEL_BYTES:
+                        raise BadModel(f"{content.name} is larger than {MAX_MODEL_BYTES >> 20} MiB.", "Leave it out.")
                     out.write(chunk)
         out.flush()
         os.fsync(out.fileno())

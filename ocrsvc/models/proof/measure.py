@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 _MESSAGE_BYTES: Final = 1 << 17
 _CONNECTION: Final = 0
-_MOST_TEXT: Final = 1 << 16
-_MOST_REASON: Final = 400
-_MOST_ROUNDS: Final = 5
+_MAX_TEXT: Final = 1 << 16
+_MAX_REASON: Final = 400
+_MAX_ROUNDS: Final = 5
 _TIMING_S: Final = 2.0
 
 
@@ -103,7 +103,7 @@ def _read(page: ReferencePage, image: Image, handle: Handle) -> PageMeasurement:
     text = _text_of(_read_once(page, image, handle), page)
     times_s = [(math.inf, math.inf)]
     end_s = time.monotonic() + _TIMING_S
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         _read_once(page, image, handle)
         times_s.append((time.process_time() - began_cpu_s, time.perf_counter() - began_s))
@@ -130,7 +130,7 @@ def _text_of(answer: Page, page: ReferencePage) -> str:
         numbers = (line.confidence, *(number for corner in line.box for number in corner))
         if not all(map(math.isfinite, numbers)) or not 0 <= line.confidence <= 1:
             raise Refusal("nonsense", f"It returns invalid numbers for the reference page {page.name}.")
-    return "\n".join(line.text for line in answer.lines)[:_MOST_TEXT]
+    return "\n".join(line.text for line in answer.lines)[:_MAX_TEXT]
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def _refusing(kind: FailureKind, beginning: str = "") -> Iterator[None]:
         raise Refusal("memory", f"It exceeds its memory limit: {error}") from error
     except Exception as error:
         text = str(error) if isinstance(error, OcrsvcError) else f"{type(error).__name__}: {error}"
-        raise Refusal(kind, beginning + (text if len(text) <= _MOST_REASON else f"{text[:_MOST_REASON]}…")) from error
+        raise Refusal(kind, beginning + (text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…")) from error
 
 
 def _peak_private_bytes() -> int:

@@ -31,7 +31,7 @@ from ocrsvc.system.thread_plan import ThreadPlan, device_for, set_library_enviro
 _PROGRAM: Final = "ocrsvc.models.proof.measure"
 _POLL_S: Final = 0.05
 _END_S: Final = 0.005
-_MOST_RESULT: Final = 16 << 20
+_MAX_RESULT: Final = 16 << 20
 _MIB: Final = 1 << 20
 # Added to the kernel's limit, as libraries and stacks reserve more than they use. The kernel's limit catches fast
 # growth; the other limit is polled, and counts memory in use.
@@ -116,7 +116,7 @@ class Prover:
             lower_priority(program.process.pid, _NICE)
             program.wire.send(self._message(version, pages_of))
             failure = self._wait(program, max_bytes)
-            return failure or _outcome(program.process.returncode, os.pread(result, _MOST_RESULT, 0))
+            return failure or _outcome(program.process.returncode, os.pread(result, _MAX_RESULT, 0))
         except OSError as error:
             return Judgement("unknown", f"The trial process does not work: {error.strerror}.")
         finally:
@@ -190,15 +190,15 @@ def judge(candidate: Measurement | Judgement, serving: Measurement | None, bound
     if f1 is not None and f1 < bounds.least_f1:
         reason = f"It reads {_floor(f1)} of the words of {source} (F1 on reference pages)"
         return Judgement("text", f"{reason}; required is at least {bounds.least_f1:g}.", figures)
-    if serving is not None and candidate.page_s > bounds.most_slower * serving.page_s + _SLACK_S:
+    if serving is not None and candidate.page_s > bounds.max_slower * serving.page_s + _SLACK_S:
         ratio = candidate.page_s / max(serving.page_s, 1e-9)
         reason = f"It takes {candidate.page_s:.3f} s per reference page, {ratio:.1f} times the {serving.page_s:.3f} s"
-        limit = f"at most {bounds.most_slower:g} times is allowed"
+        limit = f"at most {bounds.max_slower:g} times is allowed"
         return Judgement("slow", f"{reason} of {serving.version}; {limit}.", figures)
-    if serving is not None and candidate.private_bytes > bounds.most_memory * serving.private_bytes + _SLACK_BYTES:
+    if serving is not None and candidate.private_bytes > bounds.max_memory * serving.private_bytes + _SLACK_BYTES:
         serving_memory = f"{serving.version} {serving.private_bytes // _MIB} MiB"
         reason = f"It takes {candidate.private_bytes // _MIB} MiB, and {serving_memory}"
-        return Judgement("memory", f"{reason}; at most {bounds.most_memory:g} times that is allowed.", figures)
+        return Judgement("memory", f"{reason}; at most {bounds.max_memory:g} times that is allowed.", figures)
     words = "there is no text to compare with" if f1 is None else f"{_floor(f1)} of the words of {source}"
     comparison = f"; {serving.version}: {_cost(serving)}" if serving is not None else ""
     summary = f"Reference pages: {len(candidate.pages)}; {words}; {_cost(candidate)}{comparison}."

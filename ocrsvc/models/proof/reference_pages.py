@@ -15,8 +15,8 @@ from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import BadModel
 
 FOLDER: Final = "reference"  # folder with the operator's pages, in the repository's folder or in a model's
-_MOST_PAGES: Final = 32
-_MOST_BYTES: Final = 64 << 20
+_MAX_PAGES: Final = 32
+_MAX_BYTES: Final = 64 << 20
 _IMAGES: Final = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 _OWN_PAGE: Final = files("ocrsvc.engines.ppocr").joinpath("reference_page.png")
 _OWN_LANGUAGES: Final = frozenset({"zh", "en"})
@@ -68,7 +68,7 @@ def _paired(names: list[str], reader_of: Callable[[str], Callable[[], bytes]]) -
     images = {name: name.removesuffix(suffix) for name in names if (suffix := Path(name).suffix).lower() in _IMAGES}
     for stem in sorted(set(texts) - set(images.values())):
         raise BadModel(f"The reference page {stem} is missing: there is only {texts[stem]}.", "Add its image.")
-    chosen = list(images.items())[:_MOST_PAGES]
+    chosen = list(images.items())[:_MAX_PAGES]
     read = {stem: reader_of(texts[stem])().decode("utf-8", "replace") for _, stem in chosen if stem in texts}
     return [ReferencePage(name, reader_of(name), read.get(stem)) for name, stem in chosen]
 
@@ -84,9 +84,9 @@ def _packaged_page(version: ModelVersion) -> ReferencePage:
 def _read_file(file: Path) -> bytes:
     """Read a page or its text. Raises BadModel."""
     try:
-        content = read_file(file, _MOST_BYTES + 1)
+        content = read_file(file, _MAX_BYTES + 1)
     except OSError as error:
         raise BadModel(f"{file} cannot be read: {error.strerror}.", "Make it readable for the service.") from error
-    if len(content) > _MOST_BYTES:
-        raise BadModel(f"{file} has more than {_MOST_BYTES >> 20} MiB.", "Use a smaller page.")
+    if len(content) > _MAX_BYTES:
+        raise BadModel(f"{file} has more than {_MAX_BYTES >> 20} MiB.", "Use a smaller page.")
     return content

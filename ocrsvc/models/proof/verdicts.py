@@ -39,11 +39,11 @@ from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.model_metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
-MOST_REASON: Final = 1000  # length limit of a reason, in characters, as it may contain long file names
+MAX_REASON: Final = 1000  # length limit of a reason, in characters, as it may contain long file names
 _PROGRAMS: Final = ("onnxruntime", "onnxruntime-gpu", "openvino", "numpy", "opencv-python-headless", "rapidocr")
 RETRY_S: Final = 60.0  # time until the next proof, after the machine prevented one
 Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]  # see Prover.prove
-MOST_CRASHES: Final = 3  # crashed loads until a refusal; one may be chance, such as the kernel's OOM killer
+MAX_CRASHES: Final = 3  # crashed loads until a refusal; one may be chance, such as the kernel's OOM killer
 LOADS_FOLDER: Final = "loading"
 UNDECIDED: Final = ("gone", "unknown", "killed")  # judgements that say nothing about the version
 
@@ -65,7 +65,7 @@ class Verdicts:
     def keep(self, version: ModelVersion, judgement: Judgement, basis: str) -> None:
         """Store, log and count a judgement. Raises OperatorError."""
         reason = judgement.reason
-        reason = reason if len(reason) <= MOST_REASON else f"{reason[:MOST_REASON]}…"
+        reason = reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]}…"
         figures, kind, accepted = dict(judgement.figures), judgement.kind or "", judgement.kind is None
         verdict = Verdict(accepted=accepted, reason=reason, figures=figures, at=time.time(), kind=kind, basis=basis)
         self._store.record_verdict(version.digest, verdict)
@@ -179,7 +179,7 @@ class CrashGuard:
             yield
             return
         crashed = self._crashed_loads(version)
-        if len(crashed) >= MOST_CRASHES:
+        if len(crashed) >= MAX_CRASHES:
             reason = f"{len(crashed)} workers ended while they loaded it."
             self._verdicts.keep(version, Judgement("crash", reason), self._verdicts.cache_key_of(version))
             # The count starts again if an operator removes the verdict.

@@ -23,7 +23,7 @@ from ocrsvc.engines.ppocr.graph.memory_layout import attributes_of, replace_node
 
 # Operators that stay float32. Squares of values from 256 on overflow half precision, whose maximum is 65,504.
 _FP32_OPERATORS: Final = ("Pow", "ReduceMean", "Sqrt", "Range", "Max", "Min")
-LEAST_CHANNELS: Final = 96  # fewest input and output channels for int8; with fewer it gains nothing
+MIN_CHANNELS: Final = 96  # fewest input and output channels for int8; with fewer it gains nothing
 _CHANNELS_LAST: Final = (0, 2, 3, 1)
 _CHANNELS_FIRST: Final = (0, 3, 1, 2)
 _MICROSOFT: Final = "com.microsoft"
@@ -97,10 +97,10 @@ def _remove_cast_pairs(graph: onnx.GraphProto) -> None:
         graph.node.remove(node)
 
 
-def quantize(proto: onnx.ModelProto, least_channels: int = LEAST_CHANNELS) -> int:
+def quantize(proto: onnx.ModelProto, min_channels: int = MIN_CHANNELS) -> int:
     """Convert a model's large products (opset 11, no Identity, one line) to int8 in place; returns their number."""
     del proto.graph.value_info[:]
-    rewriter = _Int8Rewriter(proto, least_channels)
+    rewriter = _Int8Rewriter(proto, min_channels)
     rewriter.run()
     if rewriter.count:
         proto.opset_import.append(helper.make_opsetid(_MICROSOFT, 1))
@@ -116,8 +116,8 @@ def round_weights(weights: Weights) -> tuple[NDArray[np.int8], NDArray[np.float3
 class _Int8Rewriter:
     """Writes a graph's nodes anew, in order, and tracks in which memory layouts each tensor exists."""
 
-    def __init__(self, proto: onnx.ModelProto, least_channels: int) -> None:
-        self._proto, self._least = proto, least_channels
+    def __init__(self, proto: onnx.ModelProto, min_channels: int) -> None:
+        self._proto, self._least = proto, min_channels
         self._constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
         self._readers: dict[str, list[onnx.NodeProto]] = {}
         for node in proto.graph.node:

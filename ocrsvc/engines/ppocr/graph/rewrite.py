@@ -22,7 +22,7 @@ IMPOSSIBLE: Final = -1e30  # score of the classes that are added as padding
 # Far above the subnormal range (1.2e-38), and far below any weight that can change a float32 output.
 NEGLIGIBLE: Final = 1e-30
 _BLOCK: Final = 4096
-_MOST_BLOCKS: Final = 64
+_MAX_BLOCKS: Final = 64
 # First opset in which an operator's axes are an input instead of an attribute.
 _AXES_ARE_INPUTS: Final = {"Squeeze": 13, "Unsqueeze": 13, "ReduceMax": 18}
 # Classes per block if classes are padded: a multiple of the vector size, and about the square root of 18,710.
@@ -158,7 +158,7 @@ def opset_of(proto: onnx.ModelProto) -> int:
 
 def _blocks_of(classes: int) -> int:
     """Number of equally large blocks of classes for the two-stage argmax."""
-    return next((count for count in range(classes // _BLOCK + 1, _MOST_BLOCKS) if classes % count == 0), 1)
+    return next((count for count in range(classes // _BLOCK + 1, _MAX_BLOCKS) if classes % count == 0), 1)
 
 
 def _put_outputs(proto: onnx.ModelProto, kinds: Iterable[tuple[str, int, int]]) -> None:

@@ -162,7 +162,7 @@ def _register_arena() -> None:
 
 # Kernels that a session caches (LRU): enough for about 3 page shapes, or half the line widths. With four times as many,
 # a corpus of pages of all sizes took the same CPU time and 90 MB more.
-MOST_KERNELS: Final = {DETECTION: 100, RECOGNITION: 600}
+MAX_KERNELS: Final = {DETECTION: 100, RECOGNITION: 600}
 
 
 def open_openvino(part: ModelPart, config: SessionConfig, cache: ModelCache) -> list[OpenVinoSession]:
@@ -209,7 +209,7 @@ def _compile(part: ModelPart, prepared: bytes, config: SessionConfig) -> list[An
         "NUM_STREAMS": 1,
         # Pinning would run several sessions on the same cores.
         "ENABLE_CPU_PINNING": False,
-        "CPU_RUNTIME_CACHE_CAPACITY": MOST_KERNELS[part.kind],
+        "CPU_RUNTIME_CACHE_CAPACITY": MAX_KERNELS[part.kind],
     }
     core = openvino_session.core()
     model = core.read_model(prepared, b"")

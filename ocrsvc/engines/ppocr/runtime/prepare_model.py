@@ -32,7 +32,7 @@ from ocrsvc.errors import BadModel, EngineUnavailable
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 # Largest difference of a probability between a rewritten graph and the original; rounding causes 1e-5.
-MOST_DIFFERENCE: Final = 1e-3
+MAX_DIFFERENCE: Final = 1e-3
 _OPSET: Final = 11  # oldest opset that the rewrites support
 _PREFIX: Final = "given."
 # Errors of a rewrite that does not apply to a graph.
@@ -162,7 +162,7 @@ def _rewrite_recognizer(
     part: ModelPart, proto: onnx.ModelProto, noise: Array, shipped: Array, *, batched: bool, openvino: bool
 ) -> onnx.ModelProto:
     classes, sums = shipped.shape[2], shipped.sum(axis=2)
-    shares = bool((shipped >= 0).all() and np.abs(sums - 1).max() < MOST_DIFFERENCE)
+    shares = bool((shipped >= 0).all() and np.abs(sums - 1).max() < MAX_DIFFERENCE)
     expected = shipped if shares else _softmax(shipped)
     plain = _applied(proto, rewrite.zero_subnormal_weights)
     if not batched:
@@ -234,7 +234,7 @@ def _reads_alike(outputs: Sequence[Array] | None, expected: Array, *, batched: b
 
 
 def _are_alike(output: Array, expected: Array) -> bool:
-    return output.shape == expected.shape and bool(np.abs(output - expected).max(initial=0) <= MOST_DIFFERENCE)
+    return output.shape == expected.shape and bool(np.abs(output - expected).max(initial=0) <= MAX_DIFFERENCE)
 
 
 def _softmax(scores: Array) -> Array:
