@@ -77,7 +77,10 @@ class ResultFiles:
 
     @contextmanager
     def turn(self, *, with_pdf: bool = False) -> Iterator[Check]:
-        """Wait until the caller may make a file or large response; yield the check to call. Raises as `path`."""
+        """Wait for the caller's turn to make a file or large response; yields a check to call often while making it.
+
+        Raises as `path`.
+        """
         check = request.make_check()
         limiter = self._reader.pdf_making if with_pdf else self._reader.file_making
         with ExitStack() as stack:

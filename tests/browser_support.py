@@ -60,7 +60,7 @@ def opening(browser: Browser, address: str) -> Iterator[Open]:
     yield open_page
     for context in contexts:
         context.close()
-    assert wrong == []
+    assert not wrong, wrong
     assert len(hosts) == 1
 
 

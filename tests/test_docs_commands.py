@@ -19,7 +19,7 @@ NOT_HERE = re.compile(
     # Programs that this machine may lack, or that other tests start.
     r"^(make|podman|docker|helm|kubectl|sbatch|sudo|systemctl|install|paddleocr_mcp|net\.|duckdb|openssl|pytest)\b"
     r"|^pip |-m venv|^ocr/bin|^/opt/|^[A-Z]+=\S+ sbatch|^export GRAFANA"  # installations
-    r"|\bserve\b|benchmarks/|\btune\b|\boptimize\b|\bmodels\b|OCRSVC_MODELS"  # tested on their own
+    r"|\bserve\b|benchmarks/|\btune\b|\boptimize\b|\bmodels\b|\bcheck\b|OCRSVC_MODELS"  # tested on their own
     r"|https://127|files\.example|s3://|10\.0\.0|//host|--on\b|/data/|/srv/|:8501|--dry-run|segmented|[?]lang=|model=|/etc/|parquet|OCRSVC_CONFIG"
     r"|…|94b7485a|^ocrsvc: "  # values that the reader fills in, and output
 )
@@ -73,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
 def test_commands_of_a_page_run(blocks: list[list[str]], folder: Path, server: Server) -> None:
     port = server.url.rsplit(":", 1)[1]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {"PATH": path, "HOME": str(folder), "OCRSVC_ENGINE": "fake"}
+    env = {"PATH": path, "HOME": str(folder), "OCRSVC_ENGINE": "fake", "OCRSVC_BIND": f"127.0.0.1:{port}"}
     for block in blocks:
         script = "\n".join(["set -euo pipefail", 'curl() { command curl --fail-with-body -sS "$@"; }', *block])
         script = script.replace("127.0.0.1:8000", f"127.0.0.1:{port}").replace("/var/lib/ocrsvc", str(folder))

@@ -190,7 +190,7 @@ def test_nvml_failure_ends_no_worker_and_memory_of_a_killed_worker_is_freed(gpu_
         ({"OCRSVC_GPU_SOFT_BYTES": "10%"}, "OCRSVC_GPU_SOFT_BYTES is 100000000, but a warm worker holds 200000000"),
         (
             {"OCRSVC_GPU_SOFT_BYTES": "50%", "OCRSVC_GPU_HARD_BYTES": "900MB"},
-            "soft_bytes=500000000, hard_bytes=900000000",
+            "GPU memory 190 MiB; replaced at 0.5 GiB",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""HEIC and AVIF: what is read of them, and what is refused. The HEIC files are of tests/pages/heif/make_heic.py."""
+"""HEIC and AVIF: what is read of them, and what is refused. The HEIC files are of tests/data/heif/make_heic.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flask.testing import FlaskClient
 
 LIMITS = PixelLimits(1_000_000)
-FOLDER = Path(__file__).parent / "pages" / "heif"
+FOLDER = Path(__file__).parent / "data" / "heif"
 BLUE, RED, GREEN = (255, 0, 0), (0, 0, 255), (0, 255, 0)
 CORNERS = np.array([[BLUE, RED], [GREEN, GREEN]], np.uint8)
 PICTURE = np.repeat(np.repeat(CORNERS, 32, 0), 48, 1)

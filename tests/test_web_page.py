@@ -484,7 +484,7 @@ def test_boxes_fit_a_photo_that_its_exif_turns(opened: Open) -> None:
 
 def test_picture_that_the_browser_cannot_show_comes_from_the_service(opened: Open) -> None:
     page = opened()
-    file = (Path(__file__).parent / "pages/heif/turned.heic").read_bytes()
+    file = (Path(__file__).parent / "data/heif/turned.heic").read_bytes()
     put(page, {"name": "IMG_1.HEIC", "mimeType": "image/heic", "buffer": file})
     expect(page.locator(".lines button").first).to_contain_text("64x96")
     expect(page.locator(".sheet img")).to_be_visible()

@@ -262,7 +262,7 @@ class Admission:
                 self._of_key.settle()
 
     def release(self) -> None:
-        """End the request, and release pages that were not counted. Never raises."""
+        """End the request, and return its reserved pages that were not read to the quota. Never raises."""
         self.settle(succeeded=False)
 
     def _take(self, need: Need) -> None:

@@ -60,7 +60,7 @@ class Run:
         self._is_apart = False
         self._drain = threading.Event()
         self._committed = time.time()
-        # For --dedupe: the first page of the first file with each content hash, and groups whose file is a copy.
+        # For --dedupe: by content hash, the first page of the file that is read; its copies wait for that result.
         self._contents = self._work.contents() if request.dedupe else None
         self._contents_lock = threading.Lock()
         self._copies: list[tuple[PageGroup, int]] = []

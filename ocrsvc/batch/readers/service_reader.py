@@ -81,7 +81,7 @@ class ServiceReader:
         self._answered_s = clock()
 
     def start(self) -> Mapping[str, str]:
-        """Read a blank page with one service, to learn the engine and model."""
+        """Have one service read a blank image, to learn its engine and model."""
         self._identity = self._read_blank().identity
         return self._identity
 
@@ -144,7 +144,10 @@ class ServiceReader:
         return True
 
     def _read_blank(self) -> Answered:
-        """Read a blank page with any service, without the option `region`, which may not fit it. Raises as `_ask`."""
+        """Send a small blank image to whichever service is free, to see that one answers. Raises as `_ask`.
+
+        Without the option `region`, which may lie outside this image.
+        """
         query = {name: value for name, value in self._query.items() if name != "region"}
         return self._ask(_BLANK, query, _BLANK_LIMIT_S)
 

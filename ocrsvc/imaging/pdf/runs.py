@@ -32,11 +32,11 @@ _RIGHT_TO_LEFT: Final = ((0x0590, 0x08FF), (0xFB1D, 0xFDFF), (0xFE70, 0xFEFF))
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Characters of one direction, turned so that it runs from left to right; pixels, y down.
+    """Parallel arrays of the characters that share one text direction, rotated so that the text runs left to right.
 
-    `left` and `right` bound the ink, `start` and `base` are x and y of the origin. `taken` is the right end of the ink,
-    or of a Chinese character's square, as a comma fills only its corner. `is_letter`: A to Z; `blank`: a space precedes
-    it; `is_back`: in its script's direction it stands before the character that precedes it in the file.
+    In pixels, y down. `left` and `right` bound each character's ink, `start` and `base` are x and y of its origin.
+    `taken` is the right end of its ink, or of the square of a Chinese character, whose ink may be small (a comma).
+    `is_letter`: A to Z; `blank`: a space precedes it; `is_back`: it stands before its predecessor in the file.
     """
 
     indices: Indices

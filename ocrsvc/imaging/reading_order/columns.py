@@ -289,7 +289,7 @@ def _regularity(counts: list[int]) -> float:
 
 
 def _are_tables(lines: TextLines, left: list[list[int]], right: list[list[int]]) -> bool:
-    """Whether both sides are tables of several columns: of the same kinds in the same order, or with a wide gutter."""
+    """Whether both sides of a gutter are tables: with the same kinds of columns in order, or if the gutter is wide."""
     kinds = [_kinds(lines, side) for side in (left, right)]
     if min(_regularity([len(row) for row in side]) for side in (left, right)) < HALF:
         return False

@@ -85,7 +85,10 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Prover:
-    """Makes proofs, and polls `is_stopping`. For one thread; the processes end if that thread ends."""
+    """Proves model versions in child processes, which end with the thread that started them. For one thread.
+
+    Polls `is_stopping`, and stops a proof when it is true.
+    """
 
     settings: Settings
     plan: ThreadPlan

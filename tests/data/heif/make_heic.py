@@ -1,6 +1,6 @@
 """Makes the files beside this file: blue at the top left, red at the top right, green below; and a large black AVIF.
 
-    pip install pillow-heif==1.8.1 && python tests/pages/heif/make_heic.py
+    pip install pillow-heif==1.8.1 && python tests/data/heif/make_heic.py
 
 pillow-heif brings x265, an encoder under the GPL, so tests do not install it.
 """
