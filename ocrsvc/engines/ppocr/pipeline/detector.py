@@ -74,7 +74,7 @@ class Detector:
         self.device, self.provider, self.precision = narrow.device, narrow.provider, narrow.precision
 
     def run(self, pixels: Pixels, check: Check = no_check) -> ProbabilityMap:
-        """(h, w) probabilities of (h, w[, 3]) uint8, whose sides must be multiples of STRIDE; calls `check` while it waits."""
+        """(h, w) probabilities of (h, w[, 3]) uint8, sides multiples of STRIDE; calls `check` while it waits."""
         height, width = pixels.shape[:2]
         check()
         if self.device != "cpu":
