@@ -29,7 +29,7 @@ class OnDemandModel:
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, tensor: NDArray[np.float32], check: Check = no_check) -> list[Any]:
-        """The outputs for one (1, 3, H, W) input, without the first axis; calls `check` meanwhile. Raises EngineFailed."""
+        """The outputs for one (1, 3, H, W) input, without axis 0; calls `check` meanwhile. Raises EngineFailed."""
         check()
         while not self._turn.acquire(timeout=_CHECK_S):
             check()
