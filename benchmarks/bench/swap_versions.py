@@ -141,8 +141,8 @@ def real_maker(parts: RealParts, slow: RealParts) -> Maker:
 _MODEL = """
 engine = "ppocr"
 [reference]
-max_memory = 10.0
-max_slower = 1.25
+most_memory = 10.0
+most_slower = 1.25
 [detection]
 file = "det.onnx"
 [[recognition]]

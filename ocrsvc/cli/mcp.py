@@ -42,9 +42,9 @@ _limit: Final = partial(option, section="Limits", type=COUNT, metavar="N", show_
 @option("--engine", metavar="NAME", help="Engine to use instead of OCRSVC_ENGINE.")
 @option("--url", section="Service", metavar="URL[,URL...]", help="Service or services to read with instead.")
 @service_access
-@_limit("--most-bytes", default=64 << 20, help="Largest file.")
-@_limit("--most-pages", default=20, help="Maximum pages per call.")
-@_limit("--most-letters", default=50_000, help="Maximum characters in a call's result.")
+@_limit("--most-bytes", "max_bytes", default=64 << 20, help="Largest file.")
+@_limit("--most-pages", "max_pages", default=20, help="Maximum pages per call.")
+@_limit("--most-letters", "max_letters", default=50_000, help="Maximum characters in a call's result.")
 def mcp(  # noqa: PLR0913  a command's options are its arguments
     *,
     http: str | None,

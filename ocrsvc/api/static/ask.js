@@ -72,8 +72,8 @@ function send(file, options, signal, tell, { take, as, path }) {
 
 async function settle(request, as, stream, resolve, reject) {
   const isGood = request.status === 200 || request.status === 202;
-  if (isGood && isStream(request)) return settleStream(request, stream, resolve, reject);
   if (isGood && as !== 'json') return resolve(request.response);
+  if (isGood && isStream(request)) return settleStream(request, stream, resolve, reject);
   const body = parse(as === 'blob' ? await request.response.text() : request.responseText);
   // An answer of the service has pages, or the links of a job.
   if (isGood && (Array.isArray(body?.pages) || body?.links)) return resolve(body);

@@ -107,8 +107,8 @@ class Reference(_Table):
     # smallest word F1 against these texts or, without texts, against the text that the serving version reads
     least_f1: Annotated[float, Field(ge=0, le=1)] = 0.9
     # largest ratio of CPU time (on a GPU: elapsed time) to the serving version's
-    max_slower: Annotated[float, Field(gt=0)] = 1.5
-    max_memory: Annotated[float, Field(gt=0)] = 1.5  # largest ratio of memory to the serving version's
+    most_slower: Annotated[float, Field(gt=0)] = 1.5
+    most_memory: Annotated[float, Field(gt=0)] = 1.5  # largest ratio of memory to the serving version's
 
 
 class Encryption(_Table):

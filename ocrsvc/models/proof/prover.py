@@ -193,15 +193,15 @@ def judge(candidate: Measurement | Judgement, serving: Measurement | None, bound
     if f1 is not None and f1 < bounds.least_f1:
         reason = f"It reads {_floor(f1)} of the words of {source} (F1 on reference pages)"
         return Judgement("text", f"{reason}; required is at least {bounds.least_f1:g}.", figures)
-    if serving is not None and candidate.page_s > bounds.max_slower * serving.page_s + _SLACK_S:
+    if serving is not None and candidate.page_s > bounds.most_slower * serving.page_s + _SLACK_S:
         ratio = candidate.page_s / max(serving.page_s, 1e-9)
         reason = f"It takes {candidate.page_s:.3f} s per reference page, {ratio:.1f} times the {serving.page_s:.3f} s"
-        limit = f"at most {bounds.max_slower:g} times is allowed"
+        limit = f"at most {bounds.most_slower:g} times is allowed"
         return Judgement("slow", f"{reason} of {serving.version}; {limit}.", figures)
-    if serving is not None and candidate.private_bytes > bounds.max_memory * serving.private_bytes + _SLACK_BYTES:
+    if serving is not None and candidate.private_bytes > bounds.most_memory * serving.private_bytes + _SLACK_BYTES:
         serving_memory = f"{serving.version} {serving.private_bytes // _MIB} MiB"
         reason = f"It takes {candidate.private_bytes // _MIB} MiB, and {serving_memory}"
-        return Judgement("memory", f"{reason}; at most {bounds.max_memory:g} times that is allowed.", figures)
+        return Judgement("memory", f"{reason}; at most {bounds.most_memory:g} times that is allowed.", figures)
     words = "there is no text to compare with" if f1 is None else f"{_floor(f1)} of the words of {source}"
     comparison = f"; {serving.version}: {_cost(serving)}" if serving is not None else ""
     summary = f"Reference pages: {len(candidate.pages)}; {words}; {_cost(candidate)}{comparison}."
