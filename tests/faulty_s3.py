@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from support import reserved_port
+from support import reserved_port, wait_until
 
 FAULTS = ("busy", "torn", "lost", "silent", "slow")
 """busy: 503 SlowDown, nothing done. torn: cut off in the middle of the request. lost: done, and the connection is cut
 before the answer. silent: done, and no answer until the client gives up. slow: done, and answered later."""
 
 BUCKET = "pages"
-START_S = 60.0
 _BUSY = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.'
     b"</Message></Error>"
@@ -187,12 +186,13 @@ def environment(url: str) -> Mapping[str, str]:
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + START_S
-    while time.monotonic() < until and server.poll() is None:
+    def listens() -> bool:
+        assert server.poll() is None, "the S3 server has ended"
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.05)
-    raise RuntimeError("The S3 server does not start")
+            return True
+        return False
+
+    wait_until(listens, "the S3 server listens")
 
 
 def _cut(connection: socket.socket) -> None:

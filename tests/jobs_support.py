@@ -4,7 +4,6 @@ import base64
 import hashlib
 import hmac
 import io
-import json
 import os
 import signal
 import time
@@ -31,7 +30,6 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 
 WAIT_S = 60.0
-POLL_S = 0.02
 _BITS = 12
 
 
@@ -143,13 +141,8 @@ class JobService:
         assert requests.delete(f"{self.server.url}/v1/jobs/{job_id}", timeout=30).status_code == 204
 
     def wait(self, job_id: str, is_so: Callable[[Any], bool]) -> Any:
-        """The job's status, once it is so. Raises TimeoutError."""
-        end_s = time.monotonic() + WAIT_S
-        while not is_so(job := self.ask(job_id)):
-            if time.monotonic() > end_s:
-                raise TimeoutError(f"not in {WAIT_S} s: {json.dumps(job)}\n{self.server.log[-2000:]}")
-            time.sleep(POLL_S)
-        return job
+        """The job's status as soon as `is_so` accepts it; fails when it is not in time."""
+        return wait_until(lambda: job if is_so(job := self.ask(job_id)) else None, f"job {job_id} as expected", WAIT_S)
 
     def pages(self, job_id: str) -> Iterator[Any]:
         """Every page that was read, asked for a few at a time."""

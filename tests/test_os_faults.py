@@ -21,6 +21,7 @@ from os_faults import Faults
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc is not on PATH")
 
+HEARTBEAT_S = 4.0
 _ANSWER_S = 30.0
 
 
@@ -37,7 +38,7 @@ def pid_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(faults: Faults, pid_file: Path) -> Iterator[Server]:
     env = {**faults.environment, "OCRSVC_WORKERS": "2", "OCRSVC_PIDFILE": str(pid_file)}
-    with run_server(env, ["--timeout", "4"]) as server:
+    with run_server(env, ["--timeout", f"{HEARTBEAT_S:.0f}"]) as server:
         server.wait_for("READY in", count=2)
         yield server
 
@@ -142,8 +143,8 @@ def test_frozen_service_loses_no_worker(server: Server) -> None:
     workers = server.workers()
     for pid in (server.pid, *workers):
         os.kill(pid, signal.SIGSTOP)
-    # Longer than a heartbeat may take.
-    time.sleep(5.0)
+    frozen_s = time.monotonic()
+    wait_until(lambda: time.monotonic() - frozen_s > HEARTBEAT_S, "every heartbeat is out of date")
     # The arbiter first: it finds every heartbeat out of date.
     waits = waits_of(server.pid)
     os.kill(server.pid, signal.SIGCONT)

@@ -292,10 +292,10 @@ def test_the_child_enforces_its_deadline_itself() -> None:
 
 def test_the_child_ends_when_its_parent_is_killed() -> None:
     source = (
-        "import sys, time; from ocrsvc.imaging.pdf import open_pdf as pdf; pdf._PROGRAM = 'doubles.pdf_program'; "
+        "import signal, sys; from ocrsvc.imaging.pdf import open_pdf as pdf; pdf._PROGRAM = 'doubles.pdf_program'; "
         f"document = pdf.Pdf({file_that()!r}, pdf.DrawingLimits(72, 1000, 1000), bool); "
         "print(document._child._program.process.pid, flush=True); "
-        "time.sleep(60)"
+        "signal.pause()"
     )
     environment = clean_environment() | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     parent = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, env=environment)
