@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Generic
 
 from ocrsvc.errors import DeadlineExceeded, EngineFailed, OcrsvcError
+from ocrsvc.results import ignore
 from ocrsvc.serving.batcher import run_each_on_failure
 from ocrsvc.serving.request_guard import waiting
 from ocrsvc.serving.work_queue import CLIENT_CHECK_S, J, NeverStarted, WorkQueue, client_gone, deadline_passed
@@ -20,10 +21,6 @@ from ocrsvc.serving.work_queue import CLIENT_CHECK_S, J, NeverStarted, WorkQueue
 IDLE_S = 1.0
 # A thread that still runs a job this long after its deadline is stuck; engines check deadlines only between lines.
 STUCK_S = 5.0
-
-
-def ignore() -> None:
-    """A callback that does nothing."""
 
 
 class Executor(Generic[J]):
