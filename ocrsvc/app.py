@@ -7,7 +7,7 @@ from typing import Any
 from flask import Flask
 
 from ocrsvc.access.gate import AccessGate
-from ocrsvc.access.key_routes import Routes
+from ocrsvc.access.key_routes import routes_of
 from ocrsvc.adapters.context import AdapterContext
 from ocrsvc.adapters.model_protocols.ocr_model import make_model
 from ocrsvc.api.jobs import add_jobs
@@ -76,9 +76,7 @@ def create_app(
     context = AdapterContext(settings, reader, model, jobs, url_files)
     for name in settings.adapters:
         app.register_blueprint(resolve(adapters()[name].http)(context))
-    keys = None
-    if gate is not None:
-        keys = KeyCheck(gate, Routes(settings.adapters, has_models=settings.models is not None), settings.cors)
+    keys = KeyCheck(gate, routes_of(settings), settings.cors) if gate is not None else None
     router = Router(app, settings)
     Admission(app, settings, reader, limits.callers, keys, router.by_head, router.by_body)
     return app

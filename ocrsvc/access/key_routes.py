@@ -9,6 +9,7 @@ from typing import Final
 
 from ocrsvc.access.api_keys import Scope
 from ocrsvc.plugins import adapters
+from ocrsvc.settings.settings import Settings
 
 HEALTH_PATHS: Final[Mapping[str, str]] = {
     "/healthz": "Liveness: an orchestrator's probe that failed for lack of a key would end the process.",
@@ -60,3 +61,8 @@ class Routes:
         if path.startswith(self._operate):
             return "operate"
         return "jobs" if path.startswith(self._jobs) else "read"
+
+
+def routes_of(settings: Settings) -> Routes:
+    """The routes that the settings enable."""
+    return Routes(settings.adapters, has_models=settings.models is not None)

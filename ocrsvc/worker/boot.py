@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ocrsvc.access.key_routes import Routes
+from ocrsvc.access.key_routes import routes_of
 from ocrsvc.connections.tls_socket import Handshakes
 from ocrsvc.errors import OcrsvcError, OperatorError
 from ocrsvc.system.allocator import limit_arenas
@@ -85,10 +85,10 @@ def _limit_requests(service: ServiceContext, worker: RecyclingWorker) -> None:
     settings = service.settings
     guard = RequestGuard(service.in_flight.recorder(worker.slot_number), service.request_denylist)
     limits = service.worker.limits = shared_limits_of(settings, worker.cfg.workers, guard)
-    gate, routes = service.worker.gate, Routes(settings.adapters, has_models=settings.models is not None)
+    gate = service.worker.gate
     worker.limits = RequestLimits(
         *(limits.memory, settings.max_body_bytes, settings.deadline_s, quick_paths(settings.adapters)),
-        *(None if gate is None else KeyCheck(gate, routes).refusal_of_head, settings.caller_header),
+        *(None if gate is None else KeyCheck(gate, routes_of(settings)).refusal_of_head, settings.caller_header),
     )
 
 
@@ -183,7 +183,6 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         worker.load.count(change, is_grpc=True)
 
     settings, context, certificates = service.settings, service.worker, service.certificate_watch.certificates
-    gate, routes = context.gate, Routes(settings.adapters, has_models=settings.models is not None)
     assert context.limits is not None, "set by `prepare`"
     state = ServerState(
         make_services(make_model(settings, reader, service.metrics, context.metrics), settings.adapters),
@@ -193,7 +192,7 @@ def _start_grpc(service: ServiceContext, worker: RecyclingWorker, reader: Reader
         shared=context.limits,
         call_metrics=CallMetrics(context.metrics, context.access_log, context.error_recorder, context.tracer),
         on_call=count,
-        access=CallAccess(gate, routes) if gate is not None else None,
+        access=CallAccess(context.gate, routes_of(settings)) if context.gate is not None else None,
     )
     handshakes = None
     if certificates is not None:
