@@ -14,6 +14,7 @@ from h2.errors import ErrorCodes
 from h2.events import DataReceived
 from h2.exceptions import ProtocolError
 
+from ocrsvc.access.local_callers import PROXY_HEADERS
 from ocrsvc.errors import OcrsvcError, QueueFull, Refused
 from ocrsvc.grpc_server import limits, messages
 from ocrsvc.grpc_server.call_metrics import CallRecord
@@ -27,8 +28,6 @@ from ocrsvc.telemetry.trace_context import PARENT_HEADER, STATE_HEADER
 
 _MASK: Final = HEADER.lower()
 _LISTS: Final = frozenset({PARENT_HEADER, STATE_HEADER, _MASK})
-# Headers in which proxies name the client that they forward.
-_FORWARDED: Final = frozenset({"forwarded", "x-forwarded-for", "x-real-ip", "via"})
 _NO_METHOD: Final = Method(None, lambda _message, _call: None)
 _HEADERS: Final = [
     (":status", "200"),
@@ -316,7 +315,7 @@ class Calls:
             ledger=record.ledger,
             client_name=self.client_name,
             address=self.caller,
-            is_forwarded=not _FORWARDED.isdisjoint(values),
+            is_forwarded=not PROXY_HEADERS.isdisjoint(values),
         )
         reader = MessageReader(values.get("grpc-encoding", "identity"), state.max_bytes)
         share, arriving = Share(state.memory), Share(state.arriving)

@@ -4,20 +4,20 @@ Without them a web site could read a service on a visitor's localhost through th
 own host name there (DNS rebinding), or through a wire format that allows all origins.
 """
 
-import ipaddress
 from collections.abc import Collection, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
 from flask import Flask, Response
 
+from ocrsvc.access.local_callers import PROXY_HEADERS, is_local_peer, is_loopback
 from ocrsvc.errors import CallerError
 from ocrsvc.http.request import Request, current_request
 from ocrsvc.settings.settings import Settings
 
 ANY: Final = "*"
-# Headers that proxies add: with any of them, the TCP peer is a proxy and not the caller.
-_FORWARDED: Final = ("HTTP_FORWARDED", "HTTP_X_FORWARDED_FOR", "HTTP_X_REAL_IP", "HTTP_VIA")
+# PROXY_HEADERS as keys of the WSGI environ.
+_FORWARDED: Final = frozenset("HTTP_" + name.upper().replace("-", "_") for name in PROXY_HEADERS)
 _METHODS: Final = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 _PREFLIGHT_S: Final = "600"
 
@@ -90,23 +90,6 @@ def host_name(host: str) -> str:
     return host.partition(":")[0].rstrip(".").lower()
 
 
-def is_loopback(name: str) -> bool:
-    """Whether a host name or address is a loopback name or address."""
-    return name == "localhost" or name.endswith(".localhost") or is_loopback_address(name)
-
-
-def is_loopback_address(name: str) -> bool:
-    """Whether the text is a loopback address; False for host names."""
-    try:
-        address = ipaddress.ip_address(name.partition("%")[0])
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-
-
 def is_local(environ: Mapping[str, object]) -> bool:
-    """Whether the caller is on this machine (loopback or a Unix socket), and not behind a proxy."""
-    if any(name in environ for name in _FORWARDED):
-        return False
-    peer = str(environ.get("REMOTE_ADDR") or "")
-    return not peer or is_loopback_address(peer)
+    """Whether a request comes from this machine, and not through a proxy."""
+    return is_local_peer(str(environ.get("REMOTE_ADDR") or ""), is_forwarded=not _FORWARDED.isdisjoint(environ))

@@ -22,10 +22,10 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ocrsvc import __version__
+from ocrsvc.access.local_callers import is_loopback
 from ocrsvc.errors import BadOption, OcrsvcError, OperatorError
 from ocrsvc.formats.document import text_parts
 from ocrsvc.formats.json_values import page_to_dict
-from ocrsvc.http.origins import is_loopback
 from ocrsvc.imaging.page_ranges import ACCEPTED, ALL, Ranges, choose, format_ranges, parse_ranges
 from ocrsvc.integrations.mcp_files import PageRequest, PageResult, PageSource, Sources
 from ocrsvc.plugins import output_formats

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ocrsvc.access.audit_log import audit_log_of
+from ocrsvc.access.local_callers import is_local_peer
 from ocrsvc.errors import BadOption, CallerError, DeadlineExceeded, SettingsError, UnknownModel
 from ocrsvc.grpc_server.method import Call
-from ocrsvc.http.origins import check_origin, is_local, is_loopback_address
+from ocrsvc.http.origins import check_origin, is_local
 from ocrsvc.http.request import request
 from ocrsvc.models.catalogue import Catalogue, make_catalogue
 from ocrsvc.models.model_control import CHECK_S
@@ -47,8 +48,8 @@ class Caller:
 
 def caller_of_call(call: Call) -> Caller:
     """The caller of a gRPC call."""
-    is_loopback = not call.is_forwarded and (not call.address or is_loopback_address(call.address))
-    return Caller(call.key, call.address, is_loopback, call.left_s, call.gone.is_set)
+    is_here = is_local_peer(call.address, is_forwarded=call.is_forwarded)
+    return Caller(call.key, call.address, is_here, call.left_s, call.gone.is_set)
 
 
 def caller_of_request() -> Caller:
