@@ -20,14 +20,13 @@ from ocrsvc.connections.certificates import (
     HTTP,
     Certificates,
     TlsFiles,
-    client_context,
     connect_in_memory,
-    context_of_own_service,
     files_of,
     key_of,
     make_context,
     names_of,
 )
+from ocrsvc.connections.client_tls import client_context, context_of_own_service
 from ocrsvc.errors import OperatorError, SettingsError
 from ocrsvc.settings.load import read_settings
 from ocrsvc.telemetry.metrics import TLS_NOT_AFTER, TLS_READS

@@ -19,7 +19,7 @@ from ocrsvc.client.attempts import Attempts
 from ocrsvc.client.balancer import Balancer, Clock, Place, Rules
 from ocrsvc.client.request import Priority, Request, common_headers, headers_of
 from ocrsvc.client.response import Response, StreamedPage, pages_of
-from ocrsvc.connections.certificates import client_context
+from ocrsvc.connections.client_tls import client_context
 from ocrsvc.errors import NotConnected, OcrsvcError, ServerError, Unreachable
 
 T = TypeVar("T")

@@ -1,7 +1,6 @@
-"""TLS certificates and contexts: the service's are loaded and tested at the start and when their files change.
+"""The service's TLS certificates and contexts, loaded and tested at the start and when their files change.
 
-Open connections keep their certificate. If new files cannot be used, the old certificates stay in use. Contexts for
-clients are made here too.
+Open connections keep their certificate. If new files cannot be used, the old certificates stay in use.
 """
 
 import os
@@ -14,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from ocrsvc.errors import OperatorError, SettingsError
+from ocrsvc.connections.client_tls import BEGIN, context_trusting
+from ocrsvc.errors import SettingsError
 from ocrsvc.settings.settings import Settings
 
 Role = Literal["certificate", "key", "client_ca"]
@@ -26,8 +26,6 @@ HTTP: Final = "http/1.1"
 GRPC: Final = "h2"
 # TLS 1.2 ciphers with forward secrecy and authenticated encryption; all TLS 1.3 ciphers have both.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
-_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
-_END: Final = "-----END CERTIFICATE-----"
 _REVOCATION_LIST: Final = "-----BEGIN X509 CRL-----"
 _WITHOUT_PASSWORD: Final = "Write it without one: openssl pkey -in OLD -out NEW."  # noqa: S105  a sentence
 _PEM: Final = "Name a file in PEM, as openssl and ACME clients write it."
@@ -153,7 +151,7 @@ def make_plain_context(files: TlsFiles) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0
     certificate, key = files.read("certificate"), files.read("key")
-    if _BEGIN not in certificate:
+    if BEGIN not in certificate:
         raise SettingsError(f"{files.describe('certificate')}: it holds no certificate.", _PEM)
     if "PRIVATE KEY-----" not in key:
         raise SettingsError(f"{files.describe('key')}: it holds no private key.", "Name the certificate's.")
@@ -177,54 +175,6 @@ def _refusal_of_pair(files: TlsFiles, error: ssl.SSLError) -> SettingsError:
     return SettingsError(
         f"{files.describe('certificate')}: OpenSSL refuses it with its key: {reason}.",
         "Use a certificate with a key of ECDSA, Ed25519, or RSA of at least 2048 bits.",
-    )
-
-
-def client_context(
-    ca: Path | None = None, certificate: Path | None = None, key: Path | None = None
-) -> ssl.SSLContext | None:
-    """A client context, or None without arguments. Raises OperatorError.
-
-    Without `ca` it trusts the system's authorities; without `key` it loads the key from the certificate's file.
-    """
-    if ca is None and certificate is None:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=ca)
-        if certificate is not None:
-            # An empty password keeps OpenSSL from prompting for one.
-            context.load_cert_chain(certificate, key, password="")
-    except OSError as error:
-        raise _unusable(error, ca, certificate, key) from error
-    return context
-
-
-def context_of_own_service(service: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    """A client context that trusts only the certificate in `service`, at any address; else as `client_context`."""
-    try:
-        context = context_trusting(service.read_text(encoding="utf-8"))
-        if certificate is not None:
-            context.load_cert_chain(certificate, key, password="")
-    except (OSError, ValueError) as error:
-        raise _unusable(error, service, certificate, key) from error
-    return context
-
-
-def context_trusting(text: str) -> ssl.SSLContext:
-    """A client context that trusts only the first certificate of a PEM text. Raises ValueError, SSLError."""
-    begin = text.index(_BEGIN)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.load_verify_locations(cadata=text[begin : text.index(_END, begin) + len(_END)])
-    return context
-
-
-def _unusable(error: Exception, *paths: Path | None) -> OperatorError:
-    named = ", ".join(str(path) for path in paths if path is not None)
-    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-    return OperatorError(
-        f"TLS cannot be used with {named}: {reason}.", "Name files in PEM, and the key of the certificate."
     )
 
 
