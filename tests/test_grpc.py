@@ -46,7 +46,7 @@ from web_support import CONFIDENCE, TEXT, DeafReader, HeldEngine, as_base64, jso
 from ocrsvc import errors
 from ocrsvc.adapters.model_protocols.tensors import NotOffered
 from ocrsvc.app import create_app
-from ocrsvc.grpc_server.call import Calls
+from ocrsvc.grpc_server.calls import Calls
 from ocrsvc.grpc_services import make_services
 from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.memory_budget import Budget, Callers, SharedLimits

@@ -10,7 +10,7 @@ from grpc_support import calling, serving
 from image_support import png
 from support import read_data
 
-from ocrsvc.grpc_server.call import headers_by_name
+from ocrsvc.grpc_server.calls import headers_by_name
 from ocrsvc.grpc_server.method import Method
 from ocrsvc.telemetry.trace_context import MAX_STATE, read_trace_context, request_id_of
 

@@ -17,7 +17,7 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
 from ocrsvc.grpc_server import limits
-from ocrsvc.grpc_server.call import Calls
+from ocrsvc.grpc_server.calls import Calls
 from ocrsvc.grpc_server.http2 import FrameLimits, FrameRefused, FrameSplitter, Sender, check_settings
 from ocrsvc.grpc_server.method import LOGGER
 from ocrsvc.grpc_server.server_state import ServerState
