@@ -18,8 +18,7 @@ from ocrsvc.imaging.pdf.characters import PageFrame
 from ocrsvc.imaging.pdf.open_pdf import CANVAS_BYTES_PER_PIXEL, DrawingLimits, Pdf
 from ocrsvc.imaging.pdf.own_text import CHARACTER_BYTES, OwnPage, own_text
 from ocrsvc.imaging.pdf.page_look import look_frame
-from ocrsvc.results import Image, OwnText, ReadOptions
-from ocrsvc.system.child_process import Check
+from ocrsvc.results import Check, Image, OwnText, ReadOptions
 
 TakeMemory = Callable[[int], object]
 """Reserves bytes before they are allocated. Raises QueueFull or BodyTooLarge."""

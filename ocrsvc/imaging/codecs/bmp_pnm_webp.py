@@ -9,6 +9,7 @@ import numpy as np
 
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, bands, broken, decode_with_opencv
 from ocrsvc.imaging.codecs.tiff_directories import read_orientation
+from ocrsvc.results import Check
 
 BMP_HEADER_AT = 14
 OS2_HEADER_BYTES = 12
@@ -34,7 +35,7 @@ def open_bmp(raw: bytes) -> EncodedImage:
     return EncodedImage("bmp", max(width, 0), abs(height), partial(_unchanged, raw, "BMP"), bytes_per_pixel=(8, 8))
 
 
-def _unchanged(raw: bytes, name: str, _gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+def _unchanged(raw: bytes, name: str, _gray: bool, _check: Check) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
     return decode_with_opencv(raw, cv2.IMREAD_UNCHANGED, name)
 
 
@@ -83,7 +84,7 @@ def open_pnm(raw: bytes) -> EncodedImage:
         raise broken("PNM", "has no readable header")
     channels, start = (3 if raw.startswith(b"P6") else 1), match.end()
 
-    def read(_gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+    def read(_gray: bool, _check: Check) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
         if not bitmap:
             return _read_levels(raw, start, (height, width, channels), top)
         row_bytes = (width + 7) // 8

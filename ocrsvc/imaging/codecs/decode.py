@@ -75,10 +75,10 @@ def open_without_pillow(data: bytes, limits: PixelLimits) -> EncodedImage | None
 
 
 def decode_pixels(encoded: EncodedImage, *, gray: bool, check: Check = no_check) -> Image:
-    """Decode and turn upright. Raises BrokenImage; for HEIC, AVIF also ResourcesExhausted and what `check` raises."""
-    gray, in_child = gray or encoded.gray, encoded.read_in_child
+    """Decode and turn upright. Raises BrokenImage; for HEIC and AVIF UnsupportedImage and ResourcesExhausted."""
+    gray = gray or encoded.gray
     # A variable for an intermediate array would keep it in memory until the function returns.
-    upright = turn_upright(flatten(in_child(check) if in_child else encoded.read(gray), gray=gray), encoded.orientation)
+    upright = turn_upright(flatten(encoded.read(gray, check), gray=gray), encoded.orientation)
     return Image(upright, encoded.format)
 
 

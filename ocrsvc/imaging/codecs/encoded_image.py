@@ -29,8 +29,8 @@ _TURNS: Final = {3: 180, 4: 180, 6: 90, 7: 90, 5: 270, 8: 270}
 class EncodedImage:
     """The header of an image file: lower-case format name; size and `dpi` before the EXIF `orientation` is applied.
 
-    `read(gray)` decodes the samples, with True possibly without colour; raises BrokenImage. If a child process decodes,
-    `read_in_child(check)` does so too and calls `check` meanwhile. `gray`: the file has no colour.
+    `read(gray, check)` decodes the samples, with True possibly without colour; raises BrokenImage. If a child process
+    decodes, it calls `check` meanwhile, which may raise. `gray`: the file has no colour.
     Peak memory of decoding is `bytes_per_pixel` (for gray and colour output; includes the flattened image and OpenCV's
     second copy of all samples) plus `copied_bytes` for copies of the file.
     """
@@ -38,13 +38,12 @@ class EncodedImage:
     format: str
     width: int
     height: int
-    read: Callable[[bool], Samples]
+    read: Callable[[bool, Check], Samples]
     orientation: int = 1
     gray: bool = False
     bytes_per_pixel: tuple[int, int] = (2, 6)
     copied_bytes: int = 0
     dpi: Resolution | None = None
-    read_in_child: Callable[[Check], Samples] | None = None
 
     def flat_bytes(self, *, gray: bool) -> int:
         """Size of the decoded image in bytes."""

@@ -17,6 +17,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from ocrsvc.errors import ImageTooLarge
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, bands, broken, stretch
 from ocrsvc.imaging.codecs.tiff_directories import begin_with
+from ocrsvc.results import Check
 
 PHOTOMETRIC, ORIENTATION, TILE_WIDTH, TILE_LENGTH = 262, 274, 322, 323
 WHITE_IS_ZERO = 0
@@ -33,7 +34,7 @@ def open_gif(raw: bytes) -> EncodedImage:
         width, height = GifImageFile(io.BytesIO(raw)).size
 
     @_failures_translated("GIF")
-    def read(_gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+    def read(_gray: bool, _check: Check) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
         return _read_colours(GifImageFile(io.BytesIO(raw)))
 
     return EncodedImage("gif", width, height, read, bytes_per_pixel=(8, 8))
@@ -46,7 +47,7 @@ def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
         return TiffImageFile(io.BytesIO(raw if page is None else begin_with(raw, page)))
 
     @_failures_translated("TIFF")
-    def read(_gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+    def read(_gray: bool, _check: Check) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
         image = open_image()
         if not image.mode.startswith(("I", "F")):
             return _read_colours(image)

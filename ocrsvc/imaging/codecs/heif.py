@@ -16,7 +16,7 @@ import numpy as np
 
 from ocrsvc.errors import UnsupportedImage
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken
-from ocrsvc.results import Check, no_check
+from ocrsvc.results import Check
 from ocrsvc.system.child_process import ChildFailed, ChildLate, ChildProcess, resources_exhausted
 from ocrsvc.system.shared_memory import READ_ONLY, open_memory
 
@@ -50,14 +50,12 @@ def open_heif(raw: bytes) -> EncodedImage:
     except (LookupError, struct.error) as cause:
         raise broken(name, "does not declare the size of its primary image") from cause
     child = _BYTES_PER_PIXEL[name][is_finer]
-    decode = partial(_decode, raw, name, width * height, child)
+    read = partial(_decode, raw, name, width * height, child)
     # libheif applies a HEIC's orientation itself; HEIF requires readers to ignore the orientation in EXIF.
     orientation = _ORIENTATIONS[turn][mirror] if is_avif else 1
     # Copies of the file: the memory file, and two in the child.
     need, copied = (child + _CANVAS_BYTES_PER_PIXEL,) * 2, 3 * len(raw)
-    return EncodedImage(
-        name.lower(), width, height, lambda _gray: decode(no_check), orientation, False, need, copied, None, decode
-    )
+    return EncodedImage(name.lower(), width, height, read, orientation, bytes_per_pixel=need, copied_bytes=copied)
 
 
 def _read_properties(raw: bytes, name: str) -> tuple[list[Box], dict[bytes, int]]:
@@ -110,7 +108,7 @@ def _boxes(raw: bytes, start: int, end: int, name: str) -> Iterator[Box]:
     raise broken(name, f"has more than {MAX_BOXES} boxes in one")
 
 
-def _decode(raw: bytes, name: str, pixels: int, child_bytes: int, check: Check) -> Samples:
+def _decode(raw: bytes, name: str, pixels: int, child_bytes: int, _gray: bool, check: Check) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
     memory_bytes = _PROGRAM_BYTES + 2 * len(raw) + pixels * child_bytes
     with ExitStack() as opened:
         with resources_exhausted():

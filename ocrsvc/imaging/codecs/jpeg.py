@@ -10,6 +10,7 @@ import numpy as np
 from ocrsvc.errors import UnsupportedImage
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken, decode_with_opencv, try_opencv
 from ocrsvc.imaging.codecs.tiff_directories import read_orientation
+from ocrsvc.results import Check
 
 MAGIC = b"\xff\xd8"
 END_OF_IMAGE = b"\xff\xd9"
@@ -111,7 +112,7 @@ def _note_frame(header: JpegHeader, marker: int, body: bytes) -> None:
     header.coefficient_bytes = -(-2 * sum(across * down for across, down in sides) // max(1, finest))
 
 
-def _decode(raw: bytes, header: JpegHeader, gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+def _decode(raw: bytes, header: JpegHeader, gray: bool, _check: Check) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
     flags = (cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
     # Search from the end: from the front it would scan the whole file while holding the GIL.
     if raw.rfind(END_OF_IMAGE, header.scan_offset) >= 0:

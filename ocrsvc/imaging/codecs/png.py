@@ -11,6 +11,7 @@ import cv2
 
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken, decode_with_opencv
 from ocrsvc.imaging.codecs.tiff_directories import read_orientation
+from ocrsvc.results import Check
 
 MAGIC = b"\x89PNG\r\n\x1a\n"
 IHDR = struct.Struct(">IIBBBBB")
@@ -65,7 +66,7 @@ def open_png(raw: bytes) -> EncodedImage:
     if png.kind == PALETTE and not png.palette:
         raise broken("PNG", "has no palette")
 
-    def read(gray: bool) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
+    def read(gray: bool, _check: Check) -> Samples:  # noqa: FBT001  as EncodedImage asks for it
         opaque = cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR
         critical = raw
         if not png.is_only_critical:
