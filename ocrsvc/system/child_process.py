@@ -18,13 +18,11 @@ from functools import cache
 from typing import Any, Final
 
 from ocrsvc.errors import ResourcesExhausted
+from ocrsvc.results import Check
 from ocrsvc.system.child_program import MESSAGE_BYTES
 from ocrsvc.system.sandbox import lower_priority
 
 LOGGER: Final = logging.getLogger("ocrsvc.imaging")
-
-Check = Callable[[], object]
-"""Raises an error if the request is cancelled or past its deadline."""
 
 # Time limit for a process to load its libraries: usually 45 ms, much more on a busy machine.
 START_LIMIT_S: Final = 30.0
@@ -197,9 +195,9 @@ def _check_ready(word: str, numbers: Sequence[float]) -> None:
         raise ChildFailed("is not ready")
     landlock, seccomp = numbers
     if not landlock:
-        _log_once("The kernel has no Landlock: a process that reads a PDF could read any file")
+        _log_once("The kernel has no Landlock: a process that reads documents could read any file")
     if not seccomp:
-        _log_once("The kernel has no seccomp: a process that reads a PDF could connect, write files and start programs")
+        _log_once("The kernel has no seccomp: a process that reads documents could connect, write files and start programs")
 
 
 @cache

@@ -6,7 +6,6 @@ worker is reading. The worker validates everything from a child, because a fault
 
 from __future__ import annotations
 
-import fcntl
 import math
 import mmap
 import os
@@ -36,7 +35,7 @@ from ocrsvc.results import (
     Task,
 )
 from ocrsvc.serving.work_queue import client_gone, deadline_passed
-from ocrsvc.system.shared_memory import open_memory
+from ocrsvc.system.shared_memory import KEEPS_LENGTH, open_memory
 
 # Header before the data: byte 0 is set once the child has started, byte 1 once the worker no longer wants the answer.
 _HEAD_BYTES: Final = 64
@@ -52,7 +51,7 @@ class SharedArea:
     """One process's mapping of the shared area: a new file, or the `fd` of another process's area. Raises OSError."""
 
     def __init__(self, fd: int | None = None) -> None:
-        self.fd = open_memory("ocrsvc-pixels", seals=fcntl.F_SEAL_SHRINK) if fd is None else fd
+        self.fd = open_memory("ocrsvc-pixels", seals=KEEPS_LENGTH) if fd is None else fd
         try:
             if fd is None:
                 os.ftruncate(self.fd, _FIRST_BYTES)

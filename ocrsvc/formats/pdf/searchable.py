@@ -22,8 +22,8 @@ from ocrsvc.formats.pdf.text_lines import PageText, text_of
 from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.codecs.tiff_directories import find_pages
 from ocrsvc.imaging.document import is_pdf, may_have_pages
-from ocrsvc.results import Page
-from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess
+from ocrsvc.results import Check, Page
+from ocrsvc.system.child_process import ChildFailed, ChildLate, ChildProcess
 
 # No practical limit: images were checked against the limits when they were recognized.
 _LIMITS: Final = PixelLimits(1 << 40)

@@ -3,7 +3,6 @@
 The compressed data can declare a larger image than the header, so the child has limits of memory and time.
 """
 
-import fcntl
 import mmap
 import os
 import struct
@@ -18,7 +17,7 @@ from ocrsvc.errors import UnsupportedImage
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, broken
 from ocrsvc.results import Check
 from ocrsvc.system.child_process import ChildFailed, ChildLate, ChildProcess, resources_exhausted
-from ocrsvc.system.shared_memory import READ_ONLY, open_memory
+from ocrsvc.system.shared_memory import KEEPS_LENGTH, READ_ONLY, open_memory
 
 LIMIT_S: Final = 10.0  # time limit of decoding; 50 megapixels take two seconds
 MAX_BOXES: Final = 10_000  # boxes directly inside one box, and items with properties; photos of phones have about fifty
@@ -114,8 +113,7 @@ def _decode(raw: bytes, name: str, pixels: int, child_bytes: int, _gray: bool, c
         with resources_exhausted():
             file = open_memory("image", raw, READ_ONLY)
             opened.callback(os.close, file)
-            # Cannot shrink: reading memory that a compromised child has removed would crash this process.
-            canvas = open_memory("pixels", seals=fcntl.F_SEAL_SHRINK)
+            canvas = open_memory("pixels", seals=KEEPS_LENGTH)
             opened.callback(os.close, canvas)
             os.ftruncate(canvas, pixels * _CANVAS_BYTES_PER_PIXEL)
         with closing(ChildProcess(_PROGRAM, memory_bytes, 0, (file, canvas), check)) as child:

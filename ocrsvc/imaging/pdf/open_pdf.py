@@ -4,7 +4,6 @@ A PDF can make pdfium crash, loop or exhaust memory, and pdfium is not thread-sa
 as damaged, and the next page gets a new child.
 """
 
-import fcntl
 import math
 import mmap
 import os
@@ -20,9 +19,9 @@ from ocrsvc.errors import BrokenImage, EncryptedDocument, ImageTooLarge, OcrsvcE
 from ocrsvc.imaging.codecs.encoded_image import broken
 from ocrsvc.imaging.pdf.characters import PageCharacters, PageFrame, page_characters
 from ocrsvc.imaging.pdf.child_text import room_bytes
-from ocrsvc.results import Pixels
-from ocrsvc.system.child_process import Check, ChildFailed, ChildLate, ChildProcess, resources_exhausted
-from ocrsvc.system.shared_memory import READ_ONLY, open_memory
+from ocrsvc.results import Check, Pixels
+from ocrsvc.system.child_process import ChildFailed, ChildLate, ChildProcess, resources_exhausted
+from ocrsvc.system.shared_memory import KEEPS_LENGTH, READ_ONLY, open_memory
 
 POINTS_PER_INCH: Final = 72
 MIN_DPI: Final = 72  # small text is illegible below; a page that exceeds the limits even at MIN_DPI is refused
@@ -65,8 +64,7 @@ class Pdf:
             with resources_exhausted():
                 self._file = open_memory("pdf", raw, READ_ONLY)
                 opened.callback(os.close, self._file)
-                # Cannot shrink: reading memory that a compromised child has removed would crash this process.
-                self._canvas = open_memory("page", seals=fcntl.F_SEAL_SHRINK)
+                self._canvas = open_memory("page", seals=KEEPS_LENGTH)
                 opened.callback(os.close, self._canvas)
             opened.callback(self._end)
             self.count = self._start(check)
