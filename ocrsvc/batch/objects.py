@@ -242,6 +242,7 @@ def is_transient(error: BaseException) -> bool:
     status, code = _answer(error)
     if status is not None:
         return status >= 500 or status in _FAULT_STATUS or code in _FAULT_CODES
+    # fsspec raises NotImplementedError for what a store cannot do, such as creating without replacing.
     is_refused = isinstance(error, (*_ANSWERS, ValueError, NotImplementedError))
     return not is_refused and type(error).__name__ not in (*_NO_CREDENTIALS, "ParamValidationError")
 

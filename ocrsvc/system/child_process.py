@@ -197,7 +197,9 @@ def _check_ready(word: str, numbers: Sequence[float]) -> None:
     if not landlock:
         _log_once("The kernel has no Landlock: a process that reads documents could read any file")
     if not seccomp:
-        _log_once("The kernel has no seccomp: a process that reads documents could connect, write files and start programs")
+        _log_once(
+            "The kernel has no seccomp: a process that reads documents could connect, write files and start programs"
+        )
 
 
 @cache

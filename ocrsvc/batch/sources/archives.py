@@ -35,9 +35,8 @@ _FREE_BYTES: Final = 1 << 30
 _MAX_RATIO: Final = 1000
 _MAX_DIRECTORY_BYTES: Final = 128 * 1024 * 1024
 _ENCRYPTED, _UTF8 = 0x1, 0x800
-_ZIP_ERRORS: Final = (
-    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, struct.error, zlib.error, EOFError),
-)
+# RuntimeError includes NotImplementedError, which zipfile raises for features that it lacks, such as patched data.
+_ZIP_ERRORS: Final = (zipfile.BadZipFile, RuntimeError, ValueError, struct.error, zlib.error, EOFError)
 
 
 class TarArchive:
