@@ -20,7 +20,8 @@ from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.engines.ppocr.runtime_proof import BF16, RuntimeChoice, prove_runtimes
+from ocrsvc.engines.ppocr.runtime_choice import RuntimeChoice
+from ocrsvc.engines.ppocr.runtime_proof import BF16, prove_runtimes
 from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.system.allocator import release_free_memory
 

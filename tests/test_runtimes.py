@@ -20,7 +20,7 @@ from models_support import built_in
 from ocrsvc.cli import optimize
 from ocrsvc.cli.main import run
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.ppocr import runtime_proof
+from ocrsvc.engines.ppocr import runtime_choice, runtime_proof
 from ocrsvc.engines.ppocr.engine import PpocrEngine, open_ppocr
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.runtime import openvino_session
@@ -30,16 +30,8 @@ from ocrsvc.engines.ppocr.runtime.open_model import open_model, open_openvino
 from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.engines.ppocr.runtime_proof import (
-    BF16,
-    FP32,
-    INT8,
-    Proof,
-    Runtime,
-    RuntimeChoice,
-    load_choice,
-    store_choice,
-)
+from ocrsvc.engines.ppocr.runtime_choice import RuntimeChoice, load_choice, store_choice
+from ocrsvc.engines.ppocr.runtime_proof import BF16, FP32, INT8, Proof, Runtime
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.results import Image, Page, Pixels, ReadTask
 from ocrsvc.settings.load import read_settings
@@ -70,7 +62,7 @@ def test_fastest_equivalent_runtime_is_chosen_if_clearly_faster(
     int8: tuple[float, str], bf16: tuple[float, str], chosen: Runtime
 ) -> None:
     proofs = [Proof(RECOGNITION, runtime, gain, fault=fault) for runtime, (gain, fault) in ((INT8, int8), (BF16, bf16))]
-    assert runtime_proof.choose(proofs, "") == RuntimeChoice(FP32, chosen, "")
+    assert runtime_choice.choose(proofs, "") == RuntimeChoice(FP32, chosen, "")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +77,7 @@ def test_fastest_equivalent_runtime_is_chosen_if_clearly_faster(
     ],
 )
 def test_requested_runtime_is_not_proved(precision: Any, provider: Any, wanted: Any) -> None:
-    asked = runtime_proof.requested_choice(precision, provider)
+    asked = runtime_choice.requested_choice(precision, provider)
     assert (asked and (asked.detection, asked.recognition)) == wanted
 
 
@@ -99,7 +91,7 @@ def test_a_choice_comes_back_as_it_was_stored_where_it_can_be_used(
     assert load_choice(cache, built_in(), "cpu") is None
     assert not store_choice(ModelCache(None), built_in(), "auto", CHOICE)
     with monkeypatch.context() as patched:
-        patched.setattr(runtime_proof, "_PAGE", PAGES / "line.png")
+        patched.setattr(runtime_choice, "REFERENCE_PAGE", PAGES / "line.png")
         assert load_choice(cache, built_in(), "auto") is None
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: False)
     assert load_choice(cache, built_in(), "auto") is None
@@ -125,7 +117,7 @@ PROOFS = [Proof(DETECTION, BF16, 2.0), Proof(RECOGNITION, INT8, 2.0)]
 
 
 def chosen(cache: ModelCache, prover: Mock) -> tuple[Runtime, Runtime] | None:
-    choice = runtime_proof.choose_runtime(built_in(), SessionConfig("cpu"), cache, prover)
+    choice = runtime_choice.choose_runtime(built_in(), SessionConfig("cpu"), cache, prover)
     return None if choice is None else (choice.detection, choice.recognition)
 
 

@@ -38,7 +38,8 @@ def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> N
     from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
     from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
     from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-    from ocrsvc.engines.ppocr.runtime_proof import choose, prove_runtimes, store_choice
+    from ocrsvc.engines.ppocr.runtime_choice import choose, store_choice
+    from ocrsvc.engines.ppocr.runtime_proof import prove_runtimes
     from ocrsvc.imaging.codecs.decode import PixelLimits
 
     settings = read_settings()

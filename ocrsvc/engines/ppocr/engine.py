@@ -32,7 +32,8 @@ from ocrsvc.engines.ppocr.runtime.openvino_session import PROVIDER
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import LENDER, SharedThreads
-from ocrsvc.engines.ppocr.runtime_proof import Runtime, RuntimeChoice, choose_runtime
+from ocrsvc.engines.ppocr.runtime_choice import RuntimeChoice, choose_runtime
+from ocrsvc.engines.ppocr.runtime_proof import Runtime
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.results import Decoder, EngineInfo, Page, Pixels, ReadTask
 from ocrsvc.serving.batcher import Limits

@@ -1,28 +1,23 @@
-"""Chooses the models' runtime on a CPU by a proof: the fastest candidate that reads like single precision (fp32).
+"""Proves which runtimes read like single precision (fp32) on a CPU, and times them.
 
 Every candidate reads the same pages: at the first start our own page (reference_page.png, drawn by
 tests/pages/make.py), with `ocrsvc optimize` the user's pages. A candidate that finds other lines, reads other text or
-differs much in confidence is rejected, even if it is fast; the others are timed. This takes a few seconds, once: the
-choice is stored in the model cache, for this CPU and these versions. Of processes that start together, one proves it.
+differs much in confidence is rejected, even if it is fast; the others are timed.
 """
 
-import json
 import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import cv2
 import numpy as np
-import onnxruntime as ort
-from pydantic import TypeAdapter, ValidationError
 
-from ocrsvc import __version__
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_lines
 from ocrsvc.engines.ppocr.pipeline.network_input import model_input
@@ -30,16 +25,15 @@ from ocrsvc.engines.ppocr.pipeline.page import MIN_CONFIDENCE
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import make_line_runner
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, input_width
 from ocrsvc.engines.ppocr.runtime import openvino_session
-from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
+from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, ModelPart, read_dictionary
-from ocrsvc.engines.ppocr.runtime.open_model import open_model, preparation_code
-from ocrsvc.engines.ppocr.runtime.providers import ON_CPU, Precision, Provider, check_precision, choose_provider
+from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.providers import Precision, Provider
 from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.imaging.text_contour import Outline, corners, cut, extent
 from ocrsvc.results import Pixels
-from ocrsvc.system.allocator import release_free_memory
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -52,13 +46,7 @@ MAX_CONFIDENCE_GAP: Final = 0.05
 _SHIFT: Final = 0.15  # largest distance of a line's corners from those of fp32, in line heights
 _MIN_SHIFT_PX: Final = 2.0
 _ROUNDS: Final = 2
-_WAIT_S: Final = 60.0
-_ENTRY: Final = "runtime"
-_PAGE: Final = Path(__file__).with_name("reference_page.png")
-_NOT_STORED: Final = (
-    "The model cache is not writable, so every start proves the choice of runtime again: set OCRSVC_MODEL_CACHE to a "
-    "writable folder, or choose the runtime with OCRSVC_PROVIDER and OCRSVC_PRECISION."
-)
+REFERENCE_PAGE: Final = Path(__file__).with_name("reference_page.png")
 
 Parts = tuple[ModelPart, ModelPart]  # a detector and a recognizer
 Difference = tuple[int, int, list[float]]  # number of items, number of differing items, differences in confidence
@@ -83,18 +71,6 @@ BF16: Final = Runtime("openvino", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
-class RuntimeChoice:
-    """The runtimes chosen for detection and recognition."""
-
-    detection: Runtime
-    recognition: Runtime
-    reason: str  # why they were chosen
-
-    def __str__(self) -> str:
-        return f"detection by {self.detection}, recognition by {self.recognition}: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True)
 class Proof:
     """The comparison of one model's runtime with fp32 in ONNX Runtime."""
 
@@ -115,87 +91,6 @@ class Proof:
         return f"{self.model:12} {self.runtime!s:18} x{self.gain:<6.2f} {self.agreement:8.2%} alike: {verdict}"
 
 
-def choose_runtime(
-    parts: Parts,
-    config: SessionConfig,
-    cache: ModelCache,
-    prove: Callable[[Parts, SessionConfig, ModelCache], Sequence[Proof]] | None = None,
-) -> RuntimeChoice | None:
-    """The runtimes from the settings, the cache or a proof made now; None to use a GPU. Raises EngineUnavailable."""
-    provider = choose_provider(config.device, config.provider, ort.get_available_providers())
-    means_openvino = config.precision == "bf16" and config.provider == "auto" and provider == "cpu"
-    check_precision(config.precision, "openvino" if means_openvino else provider)
-    if provider not in ON_CPU:
-        return None
-    if (requested := requested_choice(config.precision, config.provider)) is not None:
-        return requested
-    with cache.locked(_entry(parts), _WAIT_S):
-        if (cached := load_choice(cache, parts, config.provider)) is not None:
-            return cached
-        began_s = time.perf_counter()
-        LOG.info("Measuring once which runtime reads fastest on this processor; this may take a minute.")
-        proofs = (prove or prove_runtimes)(parts, replace(config, device="cpu", threads=1), cache)
-        # Workers' memory limits count resident memory, so return the memory of rejected candidates.
-        release_free_memory()
-        choice = choose(proofs, f"proved in {time.perf_counter() - began_s:.1f} s")
-        LOG.info("Chosen: %s.", choice)
-        if not store_choice(cache, parts, config.provider, choice):
-            LOG.warning(_NOT_STORED)
-    return choice
-
-
-def requested_choice(precision: Precision, provider: Provider) -> RuntimeChoice | None:
-    """The runtimes that OCRSVC_PRECISION and OCRSVC_PROVIDER request; None if a choice remains."""
-    reason = "requested by OCRSVC_PRECISION and OCRSVC_PROVIDER"
-    if provider == "openvino":
-        return RuntimeChoice(Runtime("openvino", precision), Runtime("openvino", precision), reason)
-    if precision == "auto":
-        return None
-    return {
-        "int8": RuntimeChoice(FP32, INT8, reason),
-        "bf16": RuntimeChoice(Runtime(provider if provider == "cpu" else "openvino", "bf16"), BF16, reason),
-    }.get(precision, RuntimeChoice(Runtime("cpu", precision), Runtime("cpu", precision), reason))
-
-
-def choose(proofs: Sequence[Proof], reason: str) -> RuntimeChoice:
-    """For each model, the fastest runtime that may be chosen; fp32 if there is none."""
-
-    def fastest(model: Kind) -> Runtime:
-        winners = [proof for proof in proofs if proof.model == model and proof.wins]
-        return max(winners, key=lambda proof: proof.gain).runtime if winners else FP32
-
-    return RuntimeChoice(fastest(DETECTION), fastest(RECOGNITION), reason)
-
-
-def load_choice(cache: ModelCache, parts: Parts, provider: Provider) -> RuntimeChoice | None:
-    """The stored choice for these models; None if there is none, or if it cannot be used here."""
-    try:
-        choice = TypeAdapter(RuntimeChoice).validate_json(cache.find(_entry(parts), _key(parts, provider)) or b"")
-    except ValidationError:
-        return None
-    # OpenVINO may be missing, or fail to load, on another machine that shares the cache.
-    needs_openvino = BF16 in (choice.detection, choice.recognition)
-    return choice if not needs_openvino or openvino_session.computes_bf16() else None
-
-
-def store_choice(cache: ModelCache, parts: Parts, provider: Provider, choice: RuntimeChoice) -> bool:
-    """Store a choice; returns whether it can be loaded again."""
-    cache.store(_entry(parts), _key(parts, provider), json.dumps(asdict(choice)).encode())
-    return load_choice(cache, parts, provider) == choice
-
-
-def _entry(parts: Parts) -> str:
-    return _ENTRY if parts[1].version.is_built_in else f"{parts[1].cache_name}.{_ENTRY}"
-
-
-def _key(parts: Parts, provider: Provider) -> str:
-    """Cache key of everything that a choice depends on: models, preparation, versions, CPU and our page."""
-    versions = f"{__version__} {ort.__version__} {openvino_session.version()} {provider}"
-    input_formats = str([part.input_format for part in parts]).encode()
-    shipped = (part.shipped for part in parts)
-    return cache_key(*shipped, input_formats, preparation_code(), versions.encode(), _PAGE.read_bytes())
-
-
 def prove_runtimes(
     parts: Parts, config: SessionConfig, cache: ModelCache, pages: Iterable[Pixels] | None = None
 ) -> list[Proof]:
@@ -209,7 +104,7 @@ def prove_runtimes(
             LOG.info("Tried: %s", proof)
             proofs.append(proof)
 
-    for page in [np.asarray(cv2.imread(str(_PAGE), cv2.IMREAD_COLOR), np.uint8)] if pages is None else pages:
+    for page in [np.asarray(cv2.imread(str(REFERENCE_PAGE), cv2.IMREAD_COLOR), np.uint8)] if pages is None else pages:
         outlines = detection.add(partial(_find, page), _misplaced)
         if is_own_page:
             # There are no further pages, so report now: trying the recognizers takes longer.
