@@ -50,6 +50,7 @@ class FaultyS3:
     def __init__(self, upstream: int, plan: Plan | None = None, seed: int = 1) -> None:
         self.plan = plan or Plan()
         self.requests: Counter[str] = Counter()
+        self.conditions: list[str] = []
         self.faults: Counter[str] = Counter()
         self._random, self._lock = random.Random(seed), threading.Lock()
         self._connections: set[socket.socket] = set()
@@ -94,6 +95,7 @@ class FaultyS3:
         fault = self._fault_of(client.command, client.requestline)
         size = int(client.headers.get("Content-Length", 0))
         body = client.rfile.read(size // 2 if fault == "torn" else size)
+        self.conditions += client.headers.get_all("If-None-Match", [])
         if fault == "busy":
             return _answer(client, 503, {"Content-Type": "application/xml", "Content-Length": str(len(_BUSY))}, _BUSY)
         if fault != "torn":

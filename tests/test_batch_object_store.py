@@ -121,6 +121,12 @@ def test_one_of_several_creates_a_file(any_store: Destination) -> None:
     assert [name.encode() for name in won] == [any_store.read("run.json")]
 
 
+def test_an_object_is_created_on_the_condition_that_there_is_none(store: ObjectDestination, proxy: FaultyS3) -> None:
+    assert store.create("run.json", b"first")
+    assert not store.create("run.json", b"second")
+    assert "*" in proxy.conditions
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_request_that_meets_a_fault_is_sent_again(store: ObjectDestination, proxy: FaultyS3, fault: str) -> None:
     proxy.plan = Plan(silent_s=0.8, slow_s=0.1, next_faults=[fault])

@@ -86,6 +86,13 @@ def test_a_picture_may_be_a_path_bytes_or_an_array(server: Server, picture: Imag
     assert (answer.engine["name"], page.lines[0].confidence, len(page.lines[0].box)) == ("fake", 1.0, 4)
 
 
+def test_proxies_of_the_environment_are_not_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with Client(server.url) as client:
+        assert client.read(png(60, 40, 255)).text.startswith("60x40")
+
+
 def test_an_array_keeps_its_colours_on_the_way() -> None:
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
     again = cv2.imdecode(np.frombuffer(body_of(pixels), np.uint8), cv2.IMREAD_COLOR)

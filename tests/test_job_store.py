@@ -25,7 +25,7 @@ from ocrsvc.adapters.mistral.uploaded_files import UploadedFiles
 from ocrsvc.app import create_app
 from ocrsvc.errors import QueueFull, SettingsError
 from ocrsvc.jobs.job import INDEX, LINES, Job, Record, job_status
-from ocrsvc.jobs.job_database import NAME, StorageFull, storing
+from ocrsvc.jobs.job_database import NAME, JobDatabase, StorageFull, storing
 from ocrsvc.jobs.job_folder import LASTING, open_folder, open_jobs
 from ocrsvc.jobs.job_result import unpack_options
 from ocrsvc.jobs.job_store import JobStore, displaced, read_usage
@@ -156,6 +156,13 @@ def damage(path: Path, how: str) -> None:
         os.truncate(path, path.stat().st_size // 2)
     else:
         path.write_bytes(b"\0" * 100 if how == "zeroed" else path.read_bytes()[:5000] + b"x" * 9000)
+
+
+def test_the_database_is_a_durable_write_ahead_log(tmp_path: Path) -> None:
+    database = JobDatabase(tmp_path, is_durable=True)
+    modes = [database.rows(f"PRAGMA {name}") for name in ("journal_mode", "synchronous")]
+    database.close()
+    assert modes == [[("wal",)], [(2,)]]
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,9 @@ def test_files_of_a_job_are_made_without_reading_it_again(opened: Open) -> None:
     with page.expect_download() as download:
         page.get_by_role("button", name="Searchable PDF").click()
     assert download.value.suggested_filename == "book.pdf"
-    page.get_by_role("tab", name="TSV").click()
-    expect(page.locator("#panel pre")).to_contain_text("140x32")
+    for tab in ("TSV", "Markdown"):
+        page.get_by_role("tab", name=tab).click()
+        expect(page.locator("#panel pre")).to_contain_text("140x32")
     assert posted == []
 
 
@@ -143,7 +144,8 @@ def overlaps(page: Page, root: str) -> list[str]:
 @pytest.mark.parametrize("language", ["en-GB", "zh-CN"])
 @pytest.mark.parametrize("width_px", WIDTHS_PX)
 def test_controls_neither_overlap_nor_leave_their_card(opened: Open, width_px: int, language: str) -> None:
-    page = opened(viewport={"width": width_px, "height": 900}, locale=language)
+    scheme = "dark" if language == "zh-CN" else "light"
+    page = opened(viewport={"width": width_px, "height": 900}, locale=language, color_scheme=scheme)
     page.locator("summary").click()
     assert overlaps(page, "#drop") == []
     page.set_input_files("#files", [IMAGE, DOCUMENT, BROKEN])
@@ -155,6 +157,13 @@ def test_controls_neither_overlap_nor_leave_their_card(opened: Open, width_px: i
             assert [
                 wrong for root in ("#settings", "#tray .bar", "#picture", "#result") for wrong in overlaps(page, root)
             ] == []
+    # A job and a request that are in work, and what is left of them when they are cancelled.
+    page.route(re.compile("/v1/(ocr|jobs/.*/pages)"), lambda _: None)
+    page.set_input_files("#files", [IMAGE, DOCUMENT])
+    expect(page.locator("#cancel")).to_be_visible()
+    assert overlaps(page, "#tray .bar") == []
+    page.locator("#cancel").click()
+    expect(page.locator("#items [data-state=cancelled]")).to_have_count(2)
     assert page.evaluate("() => document.documentElement.scrollWidth") == width_px
 
 

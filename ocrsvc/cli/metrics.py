@@ -19,7 +19,7 @@ _share: Final = partial(option, section="Objectives", type=float, metavar="SHARE
 @_share("--fast", default=_DEFAULTS.fast, help="Minimum share of images read within --fast-s.")
 @_share("--fast-s", default=_DEFAULTS.fast_s, metavar="SECONDS", help="Limit for --fast: a bucket's upper bound.")
 def metrics(*, markdown: bool, alerts: bool, dashboard: bool, availability: float, fast: float, fast_s: float) -> None:
-    """Print the metrics of a service, alert rules for Prometheus, or a dashboard for Grafana."""
+    """List the metrics that a service has, or print alert rules for Prometheus, or a dashboard for Grafana."""
     check_at_most_one(markdown=markdown, alerts=alerts, dashboard=dashboard)
     objectives = Objectives(availability, fast, fast_s)
     if alerts:
