@@ -1,5 +1,6 @@
 """Runs: what is read again and what is not, shards, files with the same content, and what --verify finds."""
 
+import os
 import shutil
 import socket
 import sqlite3
@@ -18,6 +19,7 @@ from ocrsvc.batch.destination import Destination
 from ocrsvc.batch.progress import RunCounts
 from ocrsvc.batch.start import ShardInUse
 from ocrsvc.batch.verify import Verification, verify
+from ocrsvc.batch.work_file import is_local_disk
 from ocrsvc.errors import DamagedRun, EngineUnavailable, RunChanged
 
 FILES = files_of(23)
@@ -25,6 +27,16 @@ FILES = files_of(23)
 
 def verified(folder: Path) -> Verification:
     return verify(Destination(folder))
+
+
+@pytest.mark.parametrize(("kind", "is_local"), [("ext4", True), ("nfs4", False), ("fuse.sshfs", False)])
+def test_only_a_local_disk_gets_a_write_ahead_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, is_local: bool
+) -> None:
+    device = tmp_path.stat().st_dev
+    mount = f"1 0 {os.major(device)}:{os.minor(device)} / / rw - {kind} source rw"
+    monkeypatch.setattr(Path, "read_text", lambda *_: mount)
+    assert is_local_disk(tmp_path) is is_local
 
 
 @pytest.mark.parametrize("outputs", [("jsonl",), ("text",)])
