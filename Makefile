@@ -11,7 +11,7 @@ TOOLS := build/tools
 
 # Tr 2.8 exists only for x86-64 Linux, where OpenVINO is also the fastest runtime.
 X86 := $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -))
-SERVE_EXTRAS := cpu$(if $(X86),$(comma)openvino)
+SERVE_EXTRAS := cpu$(comma)client$(if $(X86),$(comma)openvino)
 TEST_EXTRAS := $(SERVE_EXTRAS)$(comma)dev$(comma)validators$(if $(X86),$(comma)tr)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 

@@ -318,6 +318,23 @@ def test_documentation_lists_exactly_the_options_and_errors() -> None:
     assert codes == declared | {("not_found", 404), ("method_not_allowed", 405)}
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "remedy"),
+    [
+        ("POST", "/v1/orc", "Did you mean /v1/ocr?"),
+        ("GET", "/ready", "Did you mean /readyz?"),
+        ("GET", "/nowhere/at/all", "GET /openapi.json lists all paths."),
+        ("GET", "/v1/ocr", "Accepted here: OPTIONS, POST."),
+    ],
+)
+def test_wrong_path_or_method_names_a_right_one(client: FlaskClient, method: str, path: str, remedy: str) -> None:
+    assert json_of(client.open(path, method=method))["remedy"].startswith(remedy)
+
+
+def test_empty_field_is_named(client: FlaskClient) -> None:
+    assert json_of(client.post("/v1/ocr", data={"file": ""}))["detail"] == "The field 'file' is empty."
+
+
 def test_a_page_without_lines_is_an_empty_page() -> None:
     page = {"page": 3, "width": 10, "height": 20, "angle": 90, "text": "", "lines": []}
     assert orjson.loads(orjson.dumps(page_to_dict(Page(10, 20, 90, ()), 3))) == page

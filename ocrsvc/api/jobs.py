@@ -181,7 +181,10 @@ class _JobViews:
 
 
 def _unknown(job_id: str) -> UnknownJob:
-    return UnknownJob(f"You have no job {job_id[:40]!r}.", "It was deleted, evicted or has expired (OCRSVC_JOBS_S).")
+    return UnknownJob(
+        f"You have no job {job_id[:40]!r}.",
+        "The id is wrong, or the job was deleted, evicted or has expired (OCRSVC_JOBS_S).",
+    )
 
 
 def _check_fields(fields: list[tuple[str, object]]) -> None:

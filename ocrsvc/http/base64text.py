@@ -20,7 +20,10 @@ _DATA_URI: Final = re.compile(rb"data:([^,]{0,1024}),", re.IGNORECASE)
 _WHITE_SPACE: Final = string.whitespace.encode()
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 _ALLOWED: Final = (string.ascii_letters + string.digits + "+/-_%").encode() + _WHITE_SPACE
-_REMEDY: Final = "Send the file's bytes in base64 (RFC 4648), with or without a data URI in front, and nothing else."
+_REMEDY: Final = (
+    "Send the file's bytes in base64 (RFC 4648), with or without a data URI in front, and nothing else. "
+    "With curl, file=@page.png sends a file; without @ it sends its name."
+)
 # Memory for a repair, in copies of the text: as bytes, unescaped, and two while characters are replaced.
 _COPIES_TO_REPAIR: Final = 4
 _SLICE_BYTES: Final = 1 << 16

@@ -1,6 +1,7 @@
 """Error responses: every failure becomes RFC 9457 problem JSON, unless the adapter formats errors itself."""
 
 import logging
+from difflib import get_close_matches
 from typing import Final
 
 import orjson
@@ -23,8 +24,9 @@ _SMALL_RESPONSE_BYTES: Final = 1 << 14
 ROUTING: Final = {
     403: ("local_only", "Send it from the machine itself, or have the operator set OCRSVC_OPS=open."),
     404: ("not_found", "GET /openapi.json lists all paths."),
-    405: ("method_not_allowed", "The header Allow lists the methods of this path."),
+    405: ("method_not_allowed", ""),
 }
+_OWN_PATHS: Final = ("/v1/ocr", "/v1/jobs", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "/version")
 
 
 class RouterRefused(OcrsvcError):
@@ -35,6 +37,10 @@ class RouterRefused(OcrsvcError):
         self.code, remedy = ROUTING.get(self.status, (f"http_{self.status}", ""))
         self.title = error.name
         self.allow = dict(error.get_headers()).get("Allow", "")
+        if self.allow:
+            remedy = f"Accepted here: {self.allow}."
+        elif self.status == 404 and (near := get_close_matches(request.path[:40], _OWN_PATHS, n=1, cutoff=0.7)):
+            remedy = f"Did you mean {near[0]}? {remedy}"
         super().__init__(f"{request.method} {request.path[:200]}: {error.name}.", remedy)
 
 

@@ -246,6 +246,10 @@ class Content:
             return images
         if any(part.filename and part.name in file_fields for part in self.files):
             raise NothingSent("The file is empty.", "Send an image or a document.")
+        if empty := next((name for name, value in self.fields if name in text_fields and value in ("", b"")), None):
+            raise NothingSent(
+                f"The field {empty!r} is empty.", "Send a file (with curl, file=@page.png) or base64 text."
+            )
         names = {part.name for part in self.files} | {name for name, _ in self.fields}
         seen = ", ".join(repr(name[:40]) for name in sorted(names)[:10])
         raise NothingSent(

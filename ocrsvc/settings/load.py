@@ -122,6 +122,8 @@ def _unknown(item: RawValue) -> str:
     written = variable_of if item.source == "environment" else str
     if item.name in REPLACED:
         return f"{item.label} is no longer a setting: use {written(REPLACED[item.name])}. {_ONE_ACCOUNT}"
+    if isinstance(item.value, dict):
+        return f"{item.label}: settings are written without [sections]."
     known = [*settings_class().model_fields, "config"]
     near = difflib.get_close_matches(item.name.lower(), known, n=1, cutoff=0.6)
     hint = f"did you mean {written(near[0])}?" if near else "`ocrsvc settings --markdown` lists all settings."

@@ -37,14 +37,24 @@ UNSUPPORTED_FORMATS: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"P[123F7f][ \t\r\n]"), "a PNM image in a form that is not read"),
     (re.compile(rb"8BPS"), "a Photoshop document"),
     (re.compile(rb"%!PS"), "a PostScript document"),
+    (re.compile(rb"\x89PNG(?!\r\n)"), "a PNG whose line ends were lost on the way (with curl, use --data-binary)"),
+    (re.compile(rb"PK\x03\x04.{26}\[Content_Types\]", re.DOTALL), "an Office document (save it as PDF)"),
     (re.compile(rb"PK\x03\x04"), "a ZIP archive"),
     (re.compile(rb"\x1f\x8b"), "gzip data"),
     (re.compile(rb"(?is)\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)?(?:<!DOCTYPE svg|<svg)"), "an SVG"),
     (re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE), "an HTML page"),
     (re.compile(rb"\s*[\[{]"), "JSON"),
-    (re.compile(rb"[\t\r\n\x20-\x7e]+$"), "plain text"),
+    # ASCII or UTF-8, whose last character may be cut.
+    (
+        re.compile(
+            rb"(?:[\t\r\n\x20-\x7e]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3})+"
+            rb"(?:[\xe0-\xf4][\x80-\xbf]{0,2}|[\xc2-\xdf])?$"
+        ),
+        "plain text",
+    ),
 )
 SNIFFED_BYTES = 512
+_TINY_BYTES = 32  # so little is often the name of a file, decoded as base64
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +106,9 @@ def _opener_of(raw: bytes) -> Callable[[bytes], EncodedImage]:
     head = raw[:SNIFFED_BYTES]
     unknown = f"no known image format (it begins with the bytes {head[:8].hex(' ')})"
     name = next((name for pattern, name in UNSUPPORTED_FORMATS if pattern.match(head)), unknown)
-    raise UnsupportedImage(f"This is {name}.", f"Send one of: {SUPPORTED}; PDF where documents are accepted.")
+    hint = " With curl, file=@page.png sends a file; without @ it sends its name." if len(raw) < _TINY_BYTES else ""
+    remedy = f"Send one of: {SUPPORTED}; or a PDF where the API reads documents, as POST /v1/ocr does.{hint}"
+    raise UnsupportedImage(f"This is {name}.", remedy)
 
 
 def check_size(encoded: EncodedImage, limits: PixelLimits) -> None:
