@@ -38,7 +38,7 @@ class RouterRefused(OcrsvcError):
         self.title = error.name
         self.allow = dict(error.get_headers()).get("Allow", "")
         if self.allow:
-            remedy = f"Accepted here: {self.allow}."
+            remedy = f"Accepted here: {', '.join(sorted(self.allow.split(', ')))}."
         elif self.status == 404 and (near := get_close_matches(request.path[:40], _OWN_PATHS, n=1, cutoff=0.7)):
             remedy = f"Did you mean {near[0]}? {remedy}"
         super().__init__(f"{request.method} {request.path[:200]}: {error.name}.", remedy)
