@@ -56,7 +56,7 @@ LEFT_OUT = ("negative_data_rejection", "positive_data_acceptance", "ignored_auth
 UNTOLD = ("unsupported_image", "bad_base64", "body_timeout", "idempotency_key_reused")
 UNTOLD_DETAILS = (
     "given twice",
-    "None of the pages",
+    "None of the requested pages",
     ACCEPTED,
     "sends no callbacks",
     "without callback",

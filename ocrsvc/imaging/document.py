@@ -13,7 +13,7 @@ from ocrsvc.imaging.codecs.encoded_image import EncodedImage
 from ocrsvc.imaging.codecs.gif_and_tiff import open_tiff
 from ocrsvc.imaging.codecs.tiff_directories import begin_with, find_pages
 from ocrsvc.imaging.engine_input import clip_region
-from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
+from ocrsvc.imaging.page_ranges import ALL, Ranges, choose, no_such_pages
 from ocrsvc.imaging.pdf.characters import PageFrame
 from ocrsvc.imaging.pdf.open_pdf import CANVAS_BYTES_PER_PIXEL, DrawingLimits, Pdf
 from ocrsvc.imaging.pdf.own_text import CHARACTER_BYTES, OwnPage, own_text
@@ -121,8 +121,7 @@ def chosen_pages(document: Document, ranges: Ranges, max_pages: int, *, cut: boo
     """The pages to read, at most `max_pages` if `cut`, else raises TooManyPages. Raises BadOption if there are none."""
     numbers = choose(ranges, document.count)
     if not numbers:
-        pages = "1 page" if document.count == 1 else f"{document.count} pages"
-        raise BadOption(f"None of the requested pages exists: the {document.kind} has {pages}.")
+        raise no_such_pages(document.kind, document.count)
     if len(numbers) > max_pages and not cut:
         requested = "" if ranges == ALL else f", of which {len(numbers)} are requested"
         raise TooManyPages(

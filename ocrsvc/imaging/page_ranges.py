@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
+from ocrsvc.errors import BadOption
+
 Ranges = tuple[tuple[int, int | None], ...]  # first and last page of each range, from 1; None is the document's last
 
 ALL: Final[Ranges] = ((1, None),)
@@ -43,3 +45,8 @@ def choose(ranges: Ranges, count: int) -> Sequence[int]:
     for first, last in sorted((first, min(count, last or count)) for first, last in ranges):
         numbers += range(max(first, numbers[-1] + 1 if numbers else 1), last + 1)
     return numbers
+
+
+def no_such_pages(kind: str, count: int) -> BadOption:
+    """The error for a document ("PDF", "image") with `count` pages and none of the requested ones."""
+    return BadOption(f"None of the requested pages exists: the {kind} has {count} {'page' if count == 1 else 'pages'}.")

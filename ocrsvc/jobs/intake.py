@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from ocrsvc.errors import BadOption, TooManyPages
-from ocrsvc.imaging.page_ranges import ALL, Ranges, choose
+from ocrsvc.imaging.page_ranges import ALL, Ranges, choose, no_such_pages
 from ocrsvc.jobs.callbacks import check_callback
 from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_result import check_format
@@ -95,7 +95,7 @@ def _numbers(job_request: JobRequest, count: int, kind: str, limit: int) -> list
     """The numbers of the pages to read. Raises BadOption, TooManyPages."""
     numbers = list(job_request.pages(count) if callable(job_request.pages) else choose(job_request.pages, count))
     if not numbers:
-        raise BadOption(f"None of the requested pages exists: the {kind} has {count}.")
+        raise no_such_pages(kind, count)
     if len(numbers) > limit:
         text = f"{len(numbers)} pages are requested; the limit of a job is {limit} (OCRSVC_JOB_PAGES)."
         raise TooManyPages(text, f"Request at most {limit} pages per job.")
