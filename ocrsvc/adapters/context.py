@@ -1,4 +1,4 @@
-"""Shared parts of the API adapters: context, routes, options, error codes, corners, stored documents."""
+"""Shared parts of the API adapters: context, routes, options, error codes, box corners, stored documents."""
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -122,7 +122,7 @@ class StoredDocuments(ResultFiles):
 
 
 class CodedError(CallerError):
-    """An error with its own code of the original API, for which this service has no error class."""
+    """An error that has a code in the original API but no error class of its own in this service."""
 
     def __init__(self, code: int | str, detail: str, remedy: str = "") -> None:
         super().__init__(detail, remedy)
@@ -130,7 +130,7 @@ class CodedError(CallerError):
 
 
 def original_code_of(codes: Sequence[tuple[type[OcrsvcError], Any]], error: OcrsvcError, not_json: Any) -> Any:
-    """An error's code in the original API: `not_json` for a plain CallerError, else that in `codes`, or None."""
+    """An error's code in the original API: `not_json` for a plain CallerError, else from `codes`, or None."""
     if isinstance(error, CodedError):
         return error.original_code
     if type(error) is CallerError:

@@ -23,7 +23,7 @@ _LISTS: Final = ("pages", "paragraphs", "tables", "warnings")
 
 _INCH_DIGITS, _PIXEL_DIGITS, _CONFIDENCE_DIGITS = 4, 1, 3
 _LAST_OF_BMP: Final = 0xFFFF
-# A line's text is searched this far ahead in the Markdown; if escaping has changed it, it is not found.
+# How many characters ahead a text is searched in the Markdown; unlimited, each escaped text would cost a full scan.
 _SEARCH_CHARACTERS: Final = 4096
 Node = dict[str, Any]
 Span = dict[str, int]
@@ -46,7 +46,7 @@ def write_result(job: Job, output: Output, check: Check) -> None:
     members = {
         "status": SUCCEEDED,
         "createdDateTime": moment(record.came_at_s),
-        # No end time is recorded yet if writing this file is the job's last step.
+        # The job's end time is recorded only after its result file is written: until then, use the present time.
         "lastUpdatedDateTime": moment(ended_s or datetime.now(UTC).timestamp()),
     }
     output.write(orjson.dumps(members)[:-1] + b',"analyzeResult":')
@@ -89,7 +89,7 @@ class _ResultWriter:
         output.write(b"}")
 
     def _add_page(self, page: Page, written: str) -> str:
-        """Add a page to the lists; return its text, after a page separator where needed."""
+        """Collect a page's JSON; return its text, which begins with a page separator except on the first page."""
         mark = "\n<!-- PageBreak -->\n\n" if self._options.content == MARKDOWN else "\n"
         between = mark if len(self._lists["pages"]) else ""
         text = PageText(written, self._length + len(between), self._options.index_type)
@@ -125,7 +125,7 @@ class PageText:
         return {"offset": self.begin + first, "length": self._at(end) - first}
 
     def find(self, piece: str, after: int) -> tuple[int, int]:
-        """Begin and end of a text's next occurrence; both are `after` if Markdown escaped it, so it is not found."""
+        """Begin and end of a text's next occurrence; both are `after` if Markdown escaped the text, which hides it."""
         begin = self.text.find(piece, after, after + len(piece) + _SEARCH_CHARACTERS)
         return (after, after) if begin < 0 else (begin, begin + len(piece))
 
@@ -154,7 +154,7 @@ class Scale:
 
 
 def page_members(page: Page, text: PageText, scale: Scale) -> Node:
-    """Azure's JSON of a page; `text` is its part of the content, with lines in the order of `page.lines`."""
+    """Azure's JSON of a page; `text` is the page's text in the member `content`, in the order of `page.lines`."""
     lines, words = _lines_and_words(page.lines, text, scale)
     members: Node = {
         "pageNumber": page.number,

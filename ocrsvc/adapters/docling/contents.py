@@ -25,7 +25,7 @@ SUCCESS, PARTIAL, FAILURE = "success", "partial_success", "failure"
 # DocTags coordinates run from 0 to this on each axis.
 _GRID: Final = 500
 _NO_ENGINE: Final = EngineInfo("", "", "", "", "", "")
-# OTSL's tags for positions that a cell spans, by (below the cell's first row, right of its first column).
+# OTSL's tags for the further grid positions of a spanning cell, by (below its first row, right of its first column).
 _SPANNED: Final = {(False, True): "<lcel>", (True, False): "<ucel>", (True, True): "<xcel>"}
 _DIGITS: Final = 2
 
@@ -94,7 +94,7 @@ def write_archive(documents: Sequence[Converted], options: Conversion, output: I
 
 
 def _free_name(filename: str, taken: set[str]) -> str:
-    """A file name without folders and suffix that is not in `taken`, and is added to it."""
+    """A file's name without folders and suffix, numbered if it is in `taken` already; adds the name to `taken`."""
     stem = PurePath(filename.replace("\\", "/")).stem or "document"
     name, number = stem, 1
     while name in taken:
@@ -150,7 +150,7 @@ def _doctags(pages: Iterable[Page]) -> Iterator[str]:
 
 
 def _otsl(table: Table) -> str:
-    """The table in OTSL: one tag per grid position; a spanned one tells whether its cell begins left or above."""
+    """The table in OTSL: one tag per grid position; in spanned positions it tells if the cell begins left or above."""
     grid = [["<ecel>"] * table.columns for _ in range(table.rows)]
     for cell in table.cells:
         for row in range(cell.row, cell.row + cell.row_span):

@@ -62,7 +62,7 @@ class _Views:
     def convert(self, documents: Documents, options: Conversion) -> Response:
         began_s = time.monotonic()
         until_s = began_s + min(request.left_s, options.limit_s or request.left_s)
-        # The time limit is for all documents together.
+        # All documents together share one time limit, so each gets what the previous ones left.
         read = [self._read(name, data, options, max(0.0, until_s - time.monotonic())) for name, data in documents]
         check, whole = request.make_check(), io.BytesIO()
         if len(read) == 1 and options.target != "zip":

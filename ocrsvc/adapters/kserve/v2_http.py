@@ -67,7 +67,7 @@ class _Head(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _HttpRequest:
-    """An inference request; `outputs` says whether each named output is binary, `binary` applies to others."""
+    """An inference request; `outputs` says per named output whether it is binary, `binary` applies to unnamed ones."""
 
     infer: InferRequest
     id: object = None
@@ -99,7 +99,7 @@ def make_kserve_v2(context: AdapterContext) -> Blueprint:
 
     return rest.serve_paths(
         "kserve_v2",
-        # The last rule is separate, because its paths need the scope `operate`.
+        # The last path has a rule of its own, because its requests need an API key with the scope `operate`.
         ("/v2", "/v2/<path:rest>", "/v2/repository/models/<path:rest>"),
         (
             ("GET", r"/v2/?", lambda: rest.json_answer(v2_models.server_metadata(has_repository=model.has_repository))),

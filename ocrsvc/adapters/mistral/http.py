@@ -27,7 +27,7 @@ _TYPES: Final = ("document_url", "image_url", "file")
 _UNPROCESSABLE: Final = 422
 _DIGITS: Final = 4
 _BLOCK_TYPES: Final[dict[Kind, str]] = {"heading": "title", "paragraph": "text", "item": "list", "table": "table"}
-# Writer and file suffix per table format.
+# For each value of `table_format`, the function that writes a table and the suffix of its file.
 _TABLE_FORMATS: Final = {"markdown": (to_markdown, "md"), "html": (to_html, "html")}
 
 
@@ -42,7 +42,7 @@ def _ranges(value: object) -> Ranges:
 
 
 class OcrRequest(RequestValues):
-    """The options of a request; the last three must be absent, because this service writes no annotations."""
+    """The options of a request; annotation options must be absent, because this service writes no annotations."""
 
     model: Annotated[str, Field(max_length=200)] = ""
     pages: Annotated[Ranges, PlainValidator(_ranges)] = ALL
@@ -152,7 +152,7 @@ def page_members(page: Page, markdown: str, options: OcrRequest, dpi: int) -> di
 
 
 def _words(page: Page, markdown: str) -> list[dict[str, Any]]:
-    """The words in reading order, with their positions in the Markdown; each is searched after the previous one."""
+    """The words in reading order, with their positions in the Markdown; each search starts after the previous word."""
     words: list[dict[str, Any]] = []
     at = 0
     for word in (word for line in page.lines for word in line.words or ()):

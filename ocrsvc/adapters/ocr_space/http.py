@@ -54,7 +54,7 @@ class _Options(RequestValues, alias_generator=to_camel):
 
 
 def make_ocr_space(context: AdapterContext) -> Blueprint:
-    """Make POST /parse/image and GET /parse/imageurl, in both spellings."""
+    """Make POST /parse/image and GET /parse/imageurl, each also capitalized (/Parse/Image)."""
 
     def image() -> Response:
         began_s = time.monotonic()

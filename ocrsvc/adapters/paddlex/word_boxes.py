@@ -55,7 +55,7 @@ def _groups_of(line: Line) -> tuple[list[str], Frames]:
 
 
 def _places(text: str, characters: Sequence[str]) -> list[int]:
-    """Index in `characters` for each position of a text, -1 for spaces; empty if they do not match the text."""
+    """For each character of the text its index in `characters`, -1 for a space; empty if text and characters differ."""
     places: list[int] = []
     for number, character in enumerate(characters):
         while len(places) < len(text) and text[len(places)].isspace():

@@ -62,7 +62,7 @@ def make_kserve_v1(context: AdapterContext) -> Blueprint:
         ("POST", path + ":explain", explain),
     ]
     if "tfserving" in context.settings.adapters:
-        # With both adapters on, Flask sends their common paths here, so answer TensorFlow Serving's verbs too.
+        # With both adapters on, Flask sends their common paths here: answer TensorFlow Serving's other verbs too.
         routes.append(("POST", path + f":(?P<verb>{OTHER_VERBS})", partial(_wrong_method, model)))
     return rest.serve_paths("kserve_v1", ("/v1/models", "/v1/models/<name>"), routes)
 
@@ -147,13 +147,13 @@ def _image(value: object, share: Share) -> bytes:
 
 
 def _row(page: Page) -> dict[str, object]:
-    """The outputs of one image, without padding."""
+    """The outputs of one image, its lists not padded to the length of other images' lists."""
     arrays = {array.name: array.values[0] for array in tensors.arrays_of([page], ROW_NAMES, (1,))}
     return {**arrays, "texts": [line.text for line in page.lines]}
 
 
 def _columns(pages: Sequence[Page]) -> dict[str, object]:
-    """The outputs of all images, each a nested list."""
+    """The outputs of all images: for each output, a list with one entry per image."""
     columns: dict[str, object] = {}
     for array in tensors.arrays_of(pages, tensors.OUTPUT_NAMES, (len(pages),)):
         columns[array.name] = values = array.values
@@ -193,7 +193,7 @@ def find_versions(
 
 
 def failure_of_version(status: VersionStatus) -> str:
-    """The version's error; "" without one, and for an unloaded version."""
+    """The version's error message; "" if the version has no error or was unloaded."""
     return status.reason if status.failed else ""
 
 

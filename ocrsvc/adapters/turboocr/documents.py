@@ -98,7 +98,7 @@ def answer_pdf(call: DocumentCall) -> DocumentAnswer:
             for number, outcome in read.pages
         ]
         return DocumentAnswer(read.readings, pages_of_markdown, degraded=degraded)
-    # `write_document` omits the page comment before the first page.
+    # `write_document` puts a page comment before each page but the first, so add the first page's here.
     pages = [reading.page for reading in read.readings]
     head = f"<!-- page {pages[0].number} -->\n\n".encode()
     return DocumentAnswer(read.readings, file=head + _markdown(call, pages, read.readings[0].engine), degraded=degraded)
@@ -111,7 +111,7 @@ def answer_markdown(call: DocumentCall) -> DocumentAnswer:
 
 
 def bad_file(file: bytes, error: OcrsvcError) -> OcrsvcError:
-    """The error of an unreadable file, with TurboOCR's code for a PDF."""
+    """The error of an unreadable file; for a PDF it has TurboOCR's error code for PDFs."""
     if is_pdf(file) and isinstance(error, UnsupportedImage | BrokenImage):
         return CodedError("PDF_RENDER_FAILED", error.detail, error.remedy)
     return error
@@ -155,7 +155,7 @@ def _written(name: str, result: DocumentResult, call: DocumentCall) -> bytes:
 def respond_by_page(call: DocumentCall) -> Response:
     """Stream a JSON line per page as soon as it is read, between a first and a last line.
 
-    Raises errors that occur before the first page, the error of an only page, and the first page's DeadlineExceeded.
+    Raises errors that occur before the first page, any error of a single page, and the first page's DeadlineExceeded.
     """
     options = call.parameters.read_options(call.parameters.mode)
     pages = call.reader.read_files_by_page([call.file], options, call.left_s, call.context)
@@ -177,9 +177,9 @@ def respond_by_page(call: DocumentCall) -> Response:
 
 
 def _events(call: DocumentCall, first: PageRead, pages: Pages, has_failed: list[bool]) -> Iterator[dict[str, object]]:
-    """Yield the first event and one per page; append to `has_failed` whether the page failed.
+    """Yield an event for the document, then one per page; append to `has_failed` whether the page failed.
 
-    Raises DeadlineExceeded; no further page is read then.
+    Raises DeadlineExceeded at the deadline, after which no page is read.
     """
     kind, parameters = "pdf" if is_pdf(call.file) else "image", call.parameters
     yield {"event": "meta", "kind": kind, "pages": first.chosen, "dpi": parameters.dpi, "mode": parameters.mode}

@@ -46,13 +46,13 @@ def make_turboocr(messages: Messages, model: OcrModel) -> Methods:
 
 
 def _original_errors(answer: Callable[[Any, Call], Any]) -> Callable[[Any, Call], Any]:
-    """Wrap a method so that its errors for a bad file have TurboOCR's code."""
+    """Wrap a method so that its errors for an unreadable file have TurboOCR's error code."""
 
     def answered(request: Any, call: Call) -> Any:
         try:
             return answer(request, call)
         except OcrsvcError as error:
-            # Raised after the block, so that no error becomes its own cause.
+            # Raise the failure after this block, so that Python does not chain it to `error`, often the same object.
             is_same = status_of(error) == error.status
             failure = error if is_same else CodedError(code_of(error), error.detail, error.remedy)
         raise failure

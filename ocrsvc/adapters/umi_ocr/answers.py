@@ -106,7 +106,7 @@ def _with_language(options: ReadOptions, language: object) -> ReadOptions:
 
 
 def language_choices(listed: ModelList) -> list[tuple[str, str]]:
-    """Values and titles of ocr.language: languages first, with Umi-OCR's own values if there are any, then models."""
+    """Values and titles of the option ocr.language: first languages, by Umi-OCR's value if it has one, then models."""
     choices = [(value, title) for value, (tag, title) in FILES.items() if tag in listed.languages]
     known = {tag for tag, _ in FILES.values()}
     choices += [(f"lang={tag}", tag) for tag in listed.languages if tag not in known]
@@ -161,7 +161,7 @@ def _items(texts: Sequence[Line | Word]) -> list[dict[str, Any]]:
 
 
 def to_ends(lines: Sequence[Line], parser: str) -> list[str]:
-    """The separator after each line: a line break; for `_none` parsers a space only between ASCII characters."""
+    """The separator after each line: a line break; with a `…_none` parser a space between ASCII characters, else ""."""
     if not parser.endswith("_none"):
         return ["\n"] * (len(lines) - 1) + [""]
     meets = [one.text[-1:] + other.text[:1] for one, other in pairwise(lines)]

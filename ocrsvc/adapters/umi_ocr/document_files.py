@@ -40,7 +40,7 @@ _LAYERED, _ONE_LAYER = "pdfLayered", "pdfOneLayer"
 _FORMULA_BEGINS: Final = (*"=+-@\t\r\n", *"＝＋－＠")
 
 _POINTS_PER_INCH: Final = 72
-# PDF objects 1 to 3 are catalogue, page list and font; each page adds two objects, itself and its content.
+# PDF objects 1 to 3 are catalogue, page list and font; each page adds two objects: page and content stream.
 _FIRST_PAGE, _OBJECTS_PER_PAGE = 4, 2
 # Fraction of a line's height below the baseline.
 _DESCENT: Final = 0.2
@@ -80,7 +80,7 @@ class FileRequest:
 
     @property
     def is_named_fully(self) -> bool:
-        """Whether the name determines the content, so that an existing file can be reused."""
+        """Whether files of this name have the same content in every request, so that an existing one can be reused."""
         return len(self.kinds) == 1 and self.kinds[0] not in {"txt", "csv"}
 
 
@@ -132,7 +132,7 @@ def _write_file(kind: str, job: Job, context: WriteContext, output: IO[bytes], *
 def pages_of(
     job: Job, check: Check, kind: str = "dict", after: int = 0, most: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """A job's pages in Umi-OCR's format, skipping the first `after`; `kind` is dict or text."""
+    """A job's pages in Umi-OCR's format, without the first `after`; `kind` is Umi-OCR's page form, dict or text."""
     record = job.record()
     options = DocumentOptions.model_validate(record.asked).model_copy(update={"form": kind})
     return (_page_of(row, record, options) for row in checked(job.pages(after, most), check))

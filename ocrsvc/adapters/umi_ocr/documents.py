@@ -47,7 +47,7 @@ _MAX_NAME_CHARACTERS: Final = 100
 _MAX_CLIENT_NAME_CHARACTERS: Final = 1000
 # File systems allow 255; result files add a prefix and a suffix.
 _MAX_NAME_BYTES: Final = 230
-# A response with at most this many bytes of pages is written without waiting for other large responses.
+# Responses with more bytes of pages than this are large: only a few are made at once, the others wait.
 _MAX_SHORT_BYTES: Final = 1 << 20
 _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff\\/:*?"<>|]')
 
@@ -96,7 +96,7 @@ class _DocumentViews:
                 progress, after = _progress(job), job.reported() if is_unread else 0
                 upto = max(after, int(progress["processed_count"]))
                 answer = self._result_of(job, progress, kind, after, upto)
-                # If a concurrent request has taken these pages, retry with the next ones.
+                # If a concurrent request has returned these unread pages meanwhile, retry with the pages after them.
                 if not is_unread or job.note_reported(after, upto):
                     return answer
                 answer.close()
