@@ -34,7 +34,7 @@ WITHOUT_ENGINE: Final = "is_without_engine"
 HeadCheck = Callable[[Any, str | None], OcrsvcError | None]
 """Gets gunicorn's request and the client certificate's key name; returns an error to refuse the body, or None."""
 
-# Enough for a colour page of 50 million pixels, held twice while it is rotated, and a body of 64 MiB.
+# Largest default for a worker's requests: fits a 50 megapixel colour page twice (for rotation) and a 64 MiB body.
 _MAX_REQUEST_BYTES: Final = 384 * 2**20
 _MAX_ACCEPT_CHARS: Final = 4096
 # Blueprints that are not wire formats, so that API keys cannot be restricted to them; `api` is a wire format.
@@ -68,10 +68,10 @@ class Admission:
         """Run all checks on this thread's request. Raises OcrsvcError."""
         request, keys = current_request(), self._keys
         for name in ("HTTP_ACCEPT", "HTTP_ACCEPT_ENCODING"):
-            # Truncated, because parsing 64 KiB takes 0.2 s.
+            # Truncate oversized Accept headers, because parsing 64 KiB takes 0.2 s.
             if len(value := request.environ.get(name, "")) > _MAX_ACCEPT_CHARS:
                 request.environ[name] = value[:_MAX_ACCEPT_CHARS].rpartition(",")[0]
-        # First, because the chosen adapter formats the errors of the checks below.
+        # Choose the adapter first, because it formats the errors of the checks below.
         self._route_by_head(request)
         check_host(request, self._hosts)
         if keys is not None:
@@ -85,7 +85,7 @@ class Admission:
         if keys is not None:
             keys.check_body(request)
         self._route_by_body(request)
-        # Last, because it may wait for the key store.
+        # Count the request in its key's limits last, because this may wait for the key store.
         if keys is not None and is_counted:
             keys.enter(request, pages=int(self._needs_engine(request)))
 
@@ -132,7 +132,7 @@ class KeyCheck:
         return None
 
     def check_head(self, request: Request) -> None:
-        """Check the key in the head; if it has none and the body may, leave it to `check_body`. Raises OcrsvcError."""
+        """Check the key in headers or query; leave one that may be in the body to `check_body`. Raises OcrsvcError."""
         # Health checks need no key. CORS preflight requests need none because browsers never send one in them.
         is_preflight = request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers
         is_from_site = ANY in self._sites or request.headers.get("Origin", "") in self._sites
@@ -155,7 +155,7 @@ class KeyCheck:
         try:
             secret = request.content.text(self._routes.key_field_of(request.blueprint)) or ""
         except CallerError as error:
-            # Report a missing key instead: only callers with a key learn that the body is malformed.
+            # Hide that the body is malformed from callers without a key: they get the error for a missing key instead.
             if not is_reported_in_a_200(error):
                 raise
             secret = ""
@@ -213,7 +213,7 @@ def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) ->
         with ExitStack() as stack:
             stack.enter_context(guard.request(loggable_path(get_path_info(environ))))
             answer = application(environ, start_response)
-            # A streamed response runs until it is closed.
+            # Application code produces a streamed response while it is sent, so guard the request until it is closed.
             return ClosingIterator(answer, stack.pop_all().close) if environ.get(STREAMS) else answer
 
     return run

@@ -24,7 +24,7 @@ _REMEDY: Final = (
     "Send the file's bytes in base64 (RFC 4648), with or without a data URI in front, and nothing else. "
     "With curl, file=@page.png sends a file; without @ it sends its name."
 )
-# Memory for a repair, in copies of the text: as bytes, unescaped, and two while characters are replaced.
+# A repair needs memory for 4 copies of the text: as bytes, unescaped, and two while characters are replaced.
 _COPIES_TO_REPAIR: Final = 4
 _SLICE_BYTES: Final = 1 << 16
 _NO_DIGIT: Final = 0xFF
@@ -39,7 +39,7 @@ def decode_base64(text: str | bytes | memoryview, share: Share | None = None) ->
     share = share or unlimited()
     share.take(len(text) * 3 // 4)
     try:
-        # pybase64 releases the GIL.
+        # pybase64 releases the GIL, so decoding a large text does not stop the other requests.
         data = pybase64.b64decode(text, validate=True)
     except ValueError:
         with share.holding(len(text) * _COPIES_TO_REPAIR):

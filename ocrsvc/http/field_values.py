@@ -9,7 +9,7 @@ import orjson
 
 from ocrsvc.errors import BadOption
 
-# Longest text of a field, in characters, except images.
+# Most characters of a field's text; images in base64 may be longer.
 MAX_TEXT: Final = 1 << 20
 _DECIMAL: Final = re.compile(r"(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 # JSON has one number type, so 640.0 means 640; above 2**53 floats do not represent every integer.
@@ -25,7 +25,7 @@ def as_text(value: object) -> str:
             raise BadOption(f"A field has more than {MAX_TEXT} characters.", "Send a shorter text.")
         return value if isinstance(value, str) else value.decode("utf-8", "replace")
     if isinstance(value, list | dict):
-        # No option accepts a list, so the text appears only in an error message.
+        # No option accepts a list, so this text appears only in error messages and may be shortened.
         return shown(value)
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return str(int(value))

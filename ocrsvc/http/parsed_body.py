@@ -42,16 +42,16 @@ MAX_HEADERS: Final = 64
 MAX_PARAMETERS: Final = 64
 # Longest multipart boundary; RFC 2046 section 5.1.1 allows 70 bytes.
 _MAX_BOUNDARY_BYTES: Final = 256
-# Bytes passed to the decoder at a time; small, because each call copies the bytes not decoded yet.
+# Bytes passed to the multipart decoder at a time; small, because each call copies the bytes not decoded yet.
 _STEP_BYTES: Final = 1 << 16
 # Longest delimiter: the boundary with the dashes around it and white space.
 _MAX_DELIMITER_BYTES: Final = 1024
-# Message for a body that ends in one of these decoder states; in all others its closing boundary is missing.
+# Error texts for bodies that end in these decoder states; in all other states the closing boundary is missing.
 _ENDS: Final = {
     State.PREAMBLE: "the boundary in Content-Type does not occur in it",
     State.PART: "the headers of a part do not end",
 }
-# Limits on characters that each may create a Python object; a request needs a few per image and option.
+# Limits on characters of JSON that may each create a Python object; a request needs a few per image and option.
 _BOUNDS: Final = (
     (b",", "commas", 50_000),
     (b'"', "quotes", 50_000),
@@ -127,7 +127,7 @@ def _events(decoder: MultipartDecoder, body: bytes) -> Iterator[Event]:
     while end < len(body):
         begin, end = end, min(end + _STEP_BYTES, len(body))
         if end < len(body):
-            # End the step before a delimiter, because the decoder mistakes a cut delimiter for data.
+            # End this piece of the body before a delimiter, because the decoder mistakes a cut delimiter for data.
             last = body.rfind(marker, end - _MAX_DELIMITER_BYTES, end + len(marker) - 1)
             end = end if last < 0 else last - len(b"\r\n")
         decoder.receive_data(body[begin:end])
@@ -267,7 +267,7 @@ class Content:
 def parse_body(body: bytes, content_type: str, query: Fields, share: Share, deadline: float) -> Content:
     """Parse a body; `share` counts the memory of the result.
 
-    The format is recognised by the bytes before Content-Type, because many clients label images and JSON as forms.
+    The body's first bytes decide the format rather than Content-Type: many clients label images and JSON as forms.
     Raises CallerError, BodyTooLarge for too many parts, and as `limited_parsing` and `Share.take`.
     """
     mimetype = content_type.partition(";")[0].strip().lower()

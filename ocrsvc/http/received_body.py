@@ -20,9 +20,9 @@ STALL_S: Final = 10.0
 # Longest pause of a client that receives a response while memory is plentiful: a client's kernel reports free space
 # only when a sixteenth of its buffer is free, which may be half a megabyte.
 READER_STALL_S: Final = 60.0
-# From this time on the mean transfer rate must reach the minimum: single bytes must not keep a request open.
+# A transfer that lasts longer must reach the minimum mean rate, so that single bytes cannot keep a request open.
 GRACE_S: Final = 10.0
-# Minimum rates: normally, and while most of the request memory is in use, when slow clients are cut off earlier.
+# Minimum mean rates: normally, and while most of the request memory is in use, so that slow clients free memory.
 MIN_BYTES_PER_S: Final = 1000
 SCARCE_BYTES_PER_S: Final = 1 << 17
 SCARCE_GRACE_S: Final = 2.0
@@ -31,7 +31,7 @@ ARRIVING_SHARE: Final = 0.6
 LARGE_BYTES: Final = 1 << 20
 # Longest line with a chunk size or a trailer.
 MAX_LINE_BYTES: Final = 4096
-# Chunks that may have any size, and the minimum mean size beyond: a chunk takes the time of a kilobyte of data.
+# A body with more chunks than this needs a minimum mean chunk size, because each chunk costs as much as a kilobyte.
 FREE_CHUNKS: Final = 4096
 MIN_CHUNK_BYTES: Final = 64
 _MAX_TRAILER_LINES: Final = 100
@@ -70,7 +70,7 @@ class Chunks:
         # Whether the last chunk and its trailers have been received.
         self.done = False
         self._line = bytearray()
-        # Called with the next line; before it come `_left_bytes` of a chunk's data.
+        # Parses the next line, which begins after the `_left_bytes` of chunk data that are still to come.
         self._on_line: Callable[[bytes, int], None] = self._on_size
         self._left_bytes = self._chunks = self._trailers = 0
 
@@ -130,8 +130,8 @@ class ReceivedBody:
     """The body of one request, with the `share` that counts its memory; also the request's `wsgi.input`.
 
     The event loop feeds it until it is `settled`; then the request's thread owns it. At the end the loop frees `share`.
-    Times are monotonic seconds. `client_name` is the key of the client's certificate. The request's thread calls `push`
-    to stream a response: it sends for at most the given seconds, returns the bytes still unsent, and raises ClientGone.
+    Times are monotonic seconds. `client_name` names the API key for the client's certificate. The request's thread
+    streams with `push`, which sends for at most the given seconds, returns the unsent bytes, and raises ClientGone.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class ReceivedBody:
                 self.share.give_back(len(data) - (self._size_bytes - before_bytes))
             if self._size_bytes > self._max_bytes:
                 raise too_large(self._length, self._max_bytes)
-            # Bytes of the next request are held until this one is answered.
+            # Count the received bytes of the next request, which are kept until this request is answered.
             self.share.take(len(rest))
         except OcrsvcError as error:
             self.fail(error)
@@ -215,7 +215,7 @@ class ReceivedBody:
             self.fail(_too_late(f"nothing came for {STALL_S:g} seconds, or less than {rate} bytes a second"))
 
     def fail(self, error: OcrsvcError) -> None:
-        """Drop the body, and close the connection after the response: where the next request starts is unknown."""
+        """Drop the body, and close the connection after the response, because the next request's start is unknown."""
         self.error = self.error or error
         self._request.force_close()
         self.discard()
@@ -247,7 +247,7 @@ class ReceivedBody:
             poll.register(self._sock, _GONE)
             return bool(poll.poll(0))
         except (OSError, ValueError):
-            # The server has closed the socket meanwhile.
+            # The server closed the socket in another thread.
             return True
 
 

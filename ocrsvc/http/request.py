@@ -69,7 +69,7 @@ class Request(flask.Request):
         self._settings = settings
         self._content: Content | OcrsvcError | None = None
 
-    # werkzeug's version: before Python 3.12, functools' takes one lock for all instances.
+    # werkzeug's cached_property: before Python 3.12, that of functools takes one lock for all requests.
     @cached_property
     def id(self) -> str:
         """The client's X-Request-Id if it is at most 128 visible ASCII characters, else a new id."""
@@ -172,7 +172,7 @@ class Request(flask.Request):
         return body
 
     def end(self) -> None:
-        """Release the body, and the errors' frames, which hold it. Our event loop releases the memory share itself."""
+        """Release the body, also from the errors' tracebacks. Our event loop releases the memory share itself."""
         for failure in self.failures:
             failure.without_frames()
         self._content, self.failures = None, []

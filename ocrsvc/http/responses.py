@@ -34,7 +34,7 @@ _SHORT_FILE_BYTES: Final = 1 << 16
 STREAMS: Final = "ocrsvc.streams"
 # Longest time to send a piece; a slow client gets the rest with the next piece.
 _PUSH_S: Final = 0.1
-# Share of the request memory for unsent pieces.
+# Largest fraction of the request memory for pieces of responses that clients have not received yet.
 _WAITING_SHARE: Final = 0.5
 
 
@@ -147,7 +147,7 @@ def ended_pieces(
     last_piece: Callable[[], bytes],
     error_piece: Callable[[OcrsvcError], bytes],
 ) -> Iterator[bytes]:
-    """The pieces, then the last piece; after an error an error piece instead, because the status was already sent."""
+    """The pieces, then the last piece; an error becomes the last piece, because the HTTP status was already sent."""
     sent = SentPieces(request)
     try:
         for piece in pieces:
@@ -193,7 +193,7 @@ def _keep_context() -> Callable[[], object]:
     # Flask's own `stream_with_context` would run the teardown twice, before the first piece and after the last.
     context = cast(ctx.RequestContext, request_ctx._get_current_object())  # type: ignore[attr-defined]  # noqa: SLF001
     request = context.request
-    # Saved because `push` matches the path again, which would undo the router's choice of an adapter.
+    # Keep the router's choice of an adapter, because `push` matches the path again.
     kept = request.url_rule, request.view_args, request.routing_exception
     context.push()
     request.url_rule, request.view_args, request.routing_exception = kept

@@ -24,7 +24,7 @@ class UrlFiles:
 
     def __init__(self, policy: OutgoingPolicy = _OFF, max_fetches: int = 1) -> None:
         self._policy, self._max_fetches = policy, max_fetches
-        # If false, no host is allowed, and each adapter refuses URLs with its own message.
+        # Whether any host is allowed; if not, adapters refuse URLs with messages of their own.
         self.is_on = policy.is_on
         self._max_of_caller = (max_fetches + 1) // 2
         # Number of running fetches by caller.
