@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # fsspec protocols that can create an object on condition that it does not exist yet.
 DESTINATIONS: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "memory")
-# An older temporary file was left by a process that died.
+# Temporary files older than this were left by processes that died, and are deleted.
 _LEFT_S: Final = 3600.0
 
 
@@ -77,7 +77,7 @@ class Destination:
 
     @contextmanager
     def writing(self, name: str, *, replace: bool = True) -> Iterator[HashedFile]:
-        """A new file, durable and visible if the block succeeds. FileExistsError if it exists, unless `replace`."""
+        """Yield a new file, stored if the block succeeds. Raises FileExistsError for a taken name, unless `replace`."""
         path, draft = self.folder / name, self._drafts / secrets.token_hex(8)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -101,7 +101,7 @@ class Destination:
             with self.writing(name, replace=False) as file:
                 file.write(data)
         except FileExistsError:
-            # The same content may be from this call: its response was lost, or the library repeated the request.
+            # Equal content may be from this call: its response was lost, or the library repeated the request.
             return self.read(name) == data
         return True
 
@@ -113,7 +113,7 @@ class Destination:
             file.write(data.ljust(os.fstat(file.fileno()).st_size))
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files directly in a folder, sorted; empty without the folder."""
+        """Names of the files directly in a folder, sorted; empty if the folder does not exist."""
         with suppress(FileNotFoundError), os.scandir(self.folder / folder) as entries:
             return sorted(entry.name for entry in entries if entry.is_file())
         return []

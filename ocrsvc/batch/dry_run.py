@@ -32,7 +32,7 @@ class SourceCounts(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """The speed measured on a sample; `spread` is 1.96 standard errors of the seconds per page, over their mean."""
+    """The speed measured on a sample; `spread` is the 95 % margin of error of the seconds per page, over their mean."""
 
     pages: int
     failed: int
@@ -46,7 +46,7 @@ class Pace(NamedTuple):
 
 
 def count_sources(files: Iterable[SourceFile]) -> SourceCounts:
-    """Count files by kind, kinds with the most pages first; the same sources give the same sample."""
+    """Count files by kind, kinds with the most pages first, and draw a sample that is the same for the same sources."""
     kinds: dict[str, tuple[int, int, int]] = {}
     sample, seen, chance = list[PageGroup](), 0, random.Random(1)  # noqa: S311  no secret
     for file in files:

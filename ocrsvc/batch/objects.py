@@ -42,12 +42,12 @@ _FAULT_CODES: Final = frozenset({"BadDigest", "IncompleteBody", "RequestTimeout"
 _ANSWERS: Final = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 # Programming errors, which are raised unchanged.
 _MISTAKES: Final = (TypeError, AttributeError, AssertionError, NameError)
-# Names of exception classes, whose libraries may not be installed.
+# Exception classes by name, because the libraries that define them may not be installed.
 _NO_CREDENTIALS: Final = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
 
 
 def protocol_of(url: str) -> str:
-    """The part before `://` in lower case; "" without one."""
+    """The part of a URL before `://`, in lower case; "" if the text has no `://`."""
     match = _URL.match(url)
     return match[1].lower() if match else ""
 
@@ -148,7 +148,7 @@ class Objects:
         return cast("BinaryIO", ObjectFile(self._system, url, block_size=1 << 20, size=size))
 
     def listing(self, url: str) -> list[StoredObject]:
-        """The objects and folders directly in a folder, sorted by URL; empty without the folder."""
+        """The objects and folders directly in a folder, sorted by URL; empty if the folder does not exist."""
         try:
             entries = self._send("LIST", url, lambda system, path: system.ls(path, detail=True))
         except FileNotFoundError:
@@ -208,7 +208,7 @@ def open_objects(url: str) -> Objects:
     if protocol not in PACKAGES:
         raise BadOption(f"{protocol}:// is not known: accepted are {', '.join(f'{name}://' for name in PACKAGES)}.")
     with _OPENING:
-        # One per process, as connections do not work after a fork.
+        # Each process gets its own `Objects`, because connections do not work after a fork.
         return _objects_of(protocol, os.getpid())
 
 
@@ -248,7 +248,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def os_error_of(error: BaseException, what: str) -> OSError:
-    """Convert a request's error to OSError; FileExistsError if the object existed but must not."""
+    """Convert a request's error to OSError; to FileExistsError if the request demanded a new object."""
     if isinstance(error, FileExistsError) or _answer(error)[0] == 412:
         number = errno.EEXIST
     elif isinstance(error, FileNotFoundError):

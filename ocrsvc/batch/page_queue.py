@@ -1,4 +1,4 @@
-"""The queue of pages to read, in groups of one file, in plan order; pages suspected of killing processes wait apart."""
+"""The queue of pages to read, in plan order; pages that may have killed processes wait in queues of their own."""
 
 import threading
 from collections import deque
@@ -12,13 +12,13 @@ from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.work_file import Deaths
 from ocrsvc.errors import ImageCrashesEngine
 
-# Check the limit of groups this often: a DNS lookup may find more servers, and raise it, while no group ends.
+# Interval of checks whether more groups may be read at once, because a DNS lookup may have found more servers.
 _ASK_AGAIN_S: Final = 5.0
 _REMEDY: Final = "Convert it, or find out what ended the process; --retry-failed tries the page again."
 
 
 class PageQueue:
-    """Pages to read, of which at most `limit` are begun; for one thread. `deaths` counts process deaths by page.
+    """Pages to read; at most `limit` in all are handed out. Not thread-safe. `deaths` counts process deaths by page.
 
     The caller updates `deaths`. A page fails after `attempts` processes have died while they read only that page.
     """
@@ -40,7 +40,7 @@ class PageQueue:
         return bool(self._suspects or self._doubtful) and not self.is_at_limit
 
     def add(self, part: int, known: Container[int]) -> tuple[int, list[PageResult]]:
-        """Queue a part's pages without a result; returns their number, and failures of those that killed too often."""
+        """Queue the unread pages of a part; returns their number, and failures for pages that killed too often."""
         count, failed = 0, []
         for first, file in self._plan.files_of(part):
             for group in self._groups_of(file, first, known):
@@ -62,11 +62,11 @@ class PageQueue:
             self._left += 1
 
     def take(self) -> PageGroup | None:
-        """Remove and return the next group, cut off at the limit; None if no page may be begun."""
+        """Remove and return the next group, shortened to the pages that `limit` still allows; None if there is none."""
         return self._taken(self._groups) if self._groups and not self.is_at_limit else None
 
     def take_suspects(self) -> list[PageGroup]:
-        """Remove and return the pages to read next with nothing else: several doubtful pages, or one suspect page."""
+        """Remove and return pages to read while nothing else is read: several doubtful pages, or one suspect page."""
         # Reading the square root of n doubtful pages at once takes the fewest rounds to find the one that kills.
         waiting, count = (self._doubtful, isqrt(len(self._doubtful))) if self._doubtful else (self._suspects, 1)
         return [self._taken(waiting) for _ in range(count if self._left is None else min(count, self._left))]
@@ -79,7 +79,7 @@ class PageQueue:
         return group
 
     def _groups_of(self, file: SourceFile, first: int, known: Container[int]) -> Iterator[PageGroup]:
-        """Group a file's pages without a result; a page during which processes died gets a group of its own."""
+        """Group a file's pages that have no result yet; a page during which processes died gets a group of its own."""
         unread = [(number, first + at) for at, number in enumerate(file.pages) if first + at not in known]
         apart = [[page] for page in unread if page[1] in self._deaths]
         rest = [page for page in unread if page[1] not in self._deaths]

@@ -21,8 +21,8 @@ _PAGE_KEYS: Final = ("width", "height", "angle", "text", "lines", "regions", "ta
 class SourceFile:
     """A file and the numbers of its pages to read, from 1; `name` is its name in results, unique in a plan.
 
-    `address` is a path or URL; for an archive's member, `kind` is the archive's type, `place` its position. `version`
-    changes with the content, "" if unknown. `total` is the number of pages; if it is unknown, 0, and page 1 is read.
+    `address` is a path or URL. For a member of an archive, `kind` is the type of archive, and `place` the position in
+    it. `version` changes with the content, "" if unknown. `total` is the page count; if 0 (unknown), page 1 is read.
     """
 
     name: str
@@ -62,7 +62,7 @@ class PageGroup:
         return self.indexes[self.pages.index(number)]
 
     def only(self, numbers: Sequence[int]) -> PageGroup:
-        """A group with only these pages."""
+        """A copy of this group with only the pages that have these numbers in the file."""
         return PageGroup(self.file, tuple(numbers), tuple(map(self.index_of, numbers)))
 
 
@@ -85,13 +85,13 @@ class PageResult:
 
 
 class PageReader(Protocol):
-    """Reads groups of pages in several threads at once; all readers return the same records, byte by byte."""
+    """Reads groups of pages in several threads at once; all readers return records with exactly the same bytes."""
 
-    # Whether other processes than this one and its children read, so that no page can kill this one.
+    # Whether pages are read outside this process and its children, so that no page can crash this process.
     is_elsewhere: bool
 
     def start(self) -> Mapping[str, str]:
-        """Get ready; returns engine, model, version and other facts that results depend on. Raises OcrsvcError."""
+        """Start the reader; returns engine, model, version and whatever else affects results. Raises OcrsvcError."""
 
     @property
     def at_once(self) -> int:
@@ -101,7 +101,7 @@ class PageReader(Protocol):
         """Yield a result for each page as soon as it is read. Raises OcrsvcError only if the run must stop."""
 
     def close(self) -> None:
-        """Stop within seconds."""
+        """Stop reading and free the engine or connections, within seconds."""
 
 
 def record_head(source: str, number: int) -> bytes:

@@ -81,14 +81,14 @@ class PartWriter:
     root: str = ""
 
     def write(self, part: int, *, is_reopened: bool) -> Manifest:
-        """Write a complete part, then its manifest; returns that, or one that another process wrote. Raises OSError."""
+        """Write a complete part, then its manifest; returns the manifest, perhaps another process's. Raises OSError."""
         if is_reopened:
-            # Until the new manifest is written, the part does not exist, but its kept results do.
+            # Without a manifest the part counts as unfinished; a restart reads its results from the folder KEPT.
             self.destination.delete(_manifest_name(part))
         try:
             files = self.write_files(part, replace=is_reopened)
         except FileExistsError:
-            # Another process wrote them: it also wrote the manifest, or it may have died before that.
+            # Another process wrote these files; if it died before it wrote the manifest, they are written again.
             if part in finished_parts(self.destination):
                 return read_manifest(self.destination, part)
             files = self.write_files(part, replace=True)
@@ -109,7 +109,7 @@ class PartWriter:
         return manifest
 
     def write_files(self, part: int, *, replace: bool, folder: str = "") -> list[WrittenFile]:
-        """Write the results that a part has so far, without a manifest. Raises as `write`."""
+        """Write the output files of a part, with the results that it has so far, but no manifest. Raises as `write`."""
         writers = open_writers(self.outputs, self.reader, folder, self.root)
         return [write(self.destination, part, self._results(part), replace=replace) for write in writers]
 
@@ -127,7 +127,10 @@ class PartWriter:
 
 
 def read_kept(destination: Destination, part: int) -> Iterator[tuple[int, bytes, PageFacts]]:
-    """Kept results of a part with failed pages: page number, JSON record, facts. Raises OSError and DamagedRun."""
+    """Read the stored results of a part with failed pages, so that --retry-failed reads only the failed pages again.
+
+    Yields page number, JSON record and facts. Raises OSError and DamagedRun.
+    """
     try:
         with closing(destination.open(_kept_name(part))) as file, gzip.GzipFile(fileobj=file) as lines:
             while head := lines.readline():
@@ -143,7 +146,7 @@ def read_kept(destination: Destination, part: int) -> Iterator[tuple[int, bytes,
 
 
 def kept_parts(destination: Destination) -> set[int]:
-    """Numbers of the parts whose results are kept. Raises OSError."""
+    """Numbers of the parts with failed pages, whose results are stored for --retry-failed. Raises OSError."""
     return {int(name.partition(".")[0]) for name in destination.names(KEPT) if name[:1].isdecimal()}
 
 

@@ -67,7 +67,7 @@ class Plan:
 
 
 def write_plan(path: Path, files: Iterable[SourceFile], part_pages: int, after: Plan | None = None) -> Plan:
-    """Write a plan: the parts of `after`, then these files. The file with which a part reaches `part_pages` ends it."""
+    """Write a plan: the parts of `after`, then these files. A part ends with the file that fills its `part_pages`."""
     path.unlink(missing_ok=True)
     if after is not None:
         shutil.copyfile(after.path, path)
@@ -81,7 +81,7 @@ def write_plan(path: Path, files: Iterable[SourceFile], part_pages: int, after: 
 
 
 def _rows(files: Iterable[SourceFile], part_pages: int, part: int, first: int) -> Iterator[tuple[object, ...]]:
-    """A row per file, with null for a default address or pages. Addresses and places are bytes, perhaps not UTF-8."""
+    """A row per file; null: the address equals the name, or all pages are read. Paths are bytes, perhaps not UTF-8."""
     begin = first
     for file in files:
         address = None if file.address == file.name else os.fsencode(file.address)

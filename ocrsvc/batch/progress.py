@@ -47,8 +47,9 @@ _METRICS: Final = (
 class RunCounts:
     """Counters of one command; the run's thread writes them, any thread may read them.
 
-    `planned` is its shard's number of pages; earlier commands read `done_before`, and failed `failed_before`. Each page
-    adds its share of its file to `source_bytes`; `committed` is Unix time; `worker_seconds` includes waits for engines.
+    `planned` is the shard's number of pages. In earlier commands `done_before` pages were read, and `failed_before`
+    failed. `source_bytes` counts, per page, the file's size over its page count. `committed` is Unix time;
+    `worker_seconds` includes waits for engines.
     """
 
     clock: Callable[[], float] = time.monotonic

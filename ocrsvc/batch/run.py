@@ -47,7 +47,7 @@ class Run:
         self._pages = PageQueue(self._plan, begun.deaths, request.attempts, request.limit)
         self._todo, self._unwritten = iter(parts), len(parts)
         self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        # Starts threads when needed. `_admission` lets `reader.at_once` of them read; as many more wait for it.
+        # `_admission` lets `reader.at_once` of these threads read; the same number may wait for their turn.
         self._reading = ThreadPoolExecutor(10_000, "batch-reading")
         self._admission = GroupAdmission(sys.maxsize, lambda: reader.at_once)
         self._writing = ThreadPoolExecutor(1, "batch-output")
@@ -105,7 +105,7 @@ class Run:
                 return
 
     def _begin_groups(self) -> None:
-        """Begin up to twice the groups read at once, so that commits delay no reader. Suspects are read alone."""
+        """Begin up to 2 x `reader.at_once` groups, so that readers do not wait for commits. Suspects are read alone."""
         if self._drain.is_set() or self._is_apart:
             return
         groups: list[PageGroup] = []
@@ -212,7 +212,7 @@ class Run:
             self._work.forget(self._plan.pages_of(part))
 
     def _read(self, group: PageGroup, *, is_to_be_read: bool) -> tuple[bytes, int] | None:
-        """In a reading thread: read a group, unless its file is a copy of another; returns the file's `_content_of`."""
+        """Reading thread: read a group, unless its file equals an earlier file. Returns the result of `_content_of`."""
         with self._admission.entered(0):
             content = None if self._contents is None or is_to_be_read else self._content_of(group, self._contents)
             if content is None or content[1] == first_page_of(group):

@@ -161,7 +161,7 @@ def _plan(
     if not destination.create(_file_of(revision), orjson.dumps(asdict(planned), option=orjson.OPT_INDENT_2)):
         return None
     for name in destination.names("_ocrsvc"):
-        # Left by processes that were not first, or died.
+        # Delete plans of processes that died, or that lost to another process planning the same run.
         if name.startswith("plan-") and f"_ocrsvc/{name}" not in (planned.plan, run.plan):
             destination.delete(f"_ocrsvc/{name}")
     return planned

@@ -98,7 +98,7 @@ def _settle(
         counts.failed_before += sum(manifest.failed.values())
         if not request.dedupe:
             work.forget(plan.pages_of(manifest.part))
-    # Take over kept results, also of parts whose rewriting was interrupted.
+    # Read the stored results of parts with failed pages, also if an earlier command died while rewriting a part.
     for part in kept_parts(destination) & todo:
         known = work.errors(plan.pages_of(part))
         work.add_kept(row for row in read_kept(destination, part) if row[0] not in known)
@@ -155,7 +155,7 @@ def shard_lock(destination: Destination, shard: str, *, take_over: bool) -> Iter
         if not destination.create(name, host.encode()):
             with suppress(FileNotFoundError):
                 owner = destination.read(name).decode(errors="replace")
-                # An owner on this machine has ended, as its lock is free.
+                # If the owner was a process of this machine, it has ended: the lock that it would hold is free.
                 if owner != host and not take_over:
                     raise _in_use(destination, f"on {owner}, or was killed there")
             with destination.writing(name) as output:

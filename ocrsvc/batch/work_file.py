@@ -67,7 +67,7 @@ class WorkFile:
             self.add_kept([(result.index, result.record, PageFacts(*facts))])
 
     def add_kept(self, rows: Iterable[tuple[int, bytes, PageFacts]]) -> None:
-        """Store the kept results of a part that is rewritten."""
+        """Store the results from `read_kept` of a part that is rewritten."""
         values = ((n, record, _crc(n, facts.error, record), *facts) for n, record, facts in rows)
         self._db.executemany("INSERT OR REPLACE INTO page VALUES (?,?,?,?,?,?,?,?,?,?)", values)
 
@@ -159,7 +159,8 @@ class Deaths(NamedTuple):
 class BegunPages:
     """A shard's file with the pages being read, in the destination; `deaths` counts process deaths by page.
 
-    In an object store it is written every few seconds, for suspects at once. For one thread. Methods raise OSError.
+    In an object store, the file is written at most every few seconds, but immediately before suspect pages are read.
+    Not thread-safe. Methods raise OSError.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ def check_formats(names: Sequence[str], options: Mapping[str, Any]) -> None:
 def open_writers(
     names: Sequence[str], reader: Mapping[str, str], below: str = "", root: str = ""
 ) -> Iterator[WritePart]:
-    """Yield a writer per format for files in the folder `below`; `reader` is the engine, `root` the sources' folder."""
+    """Yield a writer per format; `below` is the output folder, `root` the folder of sources, `reader` the engine."""
     for name in names:
         # Parquet gets its own folder, as Parquet readers try to read every file in a folder.
         has_folder = len(names) > 1 or name.startswith("parquet")

@@ -102,7 +102,7 @@ def _write_pdf(results: FileResults, output: HashedFile) -> None:
         return
     with TemporaryFile() as file:
         file.write(data)
-        # Free the memory, which may be much: the temporary file has the data now.
+        # Free the memory of a large PDF early: the temporary file has the data now.
         del data
         file.flush()
         limit_s = _PDF_LIMIT_S + _PDF_LIMIT_OF_PAGE_S * results.file.total
@@ -111,7 +111,7 @@ def _write_pdf(results: FileResults, output: HashedFile) -> None:
 
 
 def _texts_of(results: FileResults, *, is_over_own: bool = False) -> Iterator[NumberedText]:
-    """Yield each page's number with its text, or with the error if it failed."""
+    """Yield each page's number with its text or error; `is_over_own` omits text that the PDF already contains."""
     for number in results.pages:
         record = orjson.loads(results.record(number))
         failed = record["error"]
@@ -125,7 +125,8 @@ ENDINGS: Final = (".txt", ".tsv", ".hocr", ".alto.xml", _PDF)
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)(?:\+[A-Za-z0-9.+-]*)?://")
 # Characters to escape as %XX: those that Windows or shells do not accept, and "%"; "/" separates folders.
 _UNSAFE: Final = re.compile(r'[\x00-\x1f\x7f"%*:<>?\\|\ud800-\udfff]')
-# Also escaped at a name's ends; a name must not equal the destination's own `_ocrsvc`, `_files` or `unfinished`.
+# Characters to escape only at the start or end of a name, for example so that no file is named like the folders
+# `_ocrsvc`, `_files` and `unfinished` of the destination.
 _UNSAFE_ENDS: Final = re.compile(
     r"\A(?:[@. ]|_(?=(?i:ocrsvc|files)\Z)|[uU](?=(?i:nfinished)\Z))|[. ]\Z|~(?=[0-9a-f]{16}\Z)"
 )
@@ -147,7 +148,7 @@ def common_folder(sources: Sequence[str]) -> str:
 
 
 def source_path(name: str, ending: str) -> str:
-    """Path in the destination of a source's output file; `name` is the source in results, `ending` one of ENDINGS."""
+    """Path of a source's output file in the destination; `name` is the source's name, `ending` one of ENDINGS."""
     first, rest = [], name
     if found := _SCHEME.match(name):
         first, rest = [f"@{_UNSAFE.sub(_quoted, name[: found.end() - 3])}"], name[found.end() :]
@@ -160,7 +161,7 @@ def source_path(name: str, ending: str) -> str:
     if ending == _PDF == f"{dot}{suffix}".lower() and not is_image_name(stem):
         last, ending = stem, dot + suffix
     elif ending == _PDF and not is_image_name(last):
-        # `a.pdf` keeps its name, so the output of a file `a` gets another one, with an ending that no escaped name has.
+        # The output of `a` must not be `a.pdf`, which is the output of `a.pdf`; no escaped name contains "%.pdf".
         ending = f"%{_PDF}"
     path = "/".join([*parts, _shortened(_safe(last), name) + ending])
     if len(path.encode()) <= _LONGEST_BYTES:

@@ -49,7 +49,7 @@ class LocalReader:
 
     @property
     def at_once(self) -> int:
-        """One more than the engine threads, so that the next page is decoded while they read."""
+        """One group more than there are engine threads, so that the next page is decoded while the engine is busy."""
         return self._plan.engine_threads + 1
 
     def read(self, group: PageGroup, data: bytes | None = None) -> Iterator[PageResult]:

@@ -96,7 +96,7 @@ class PageActor:
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """A ready actor: Ray's handle, its answer, the number of groups it is reading, and whether it cannot load files."""
+    """A ready actor: Ray's handle, its ActorStarted, number of groups it reads now, whether it cannot load files."""
 
     handle: Any
     started: ActorStarted
@@ -164,7 +164,7 @@ class RayReader:
         return failure_of(page, page.pages[0], ImageCrashesEngine(what, "Give actors more memory, or convert it."))
 
     def _read(self, group: PageGroup, *, alone: bool = False) -> tuple[PageResult, ...]:
-        """Read with an actor that loads the file, or is sent it if its node cannot load it; () if the actor died."""
+        """Have an actor read a group; with the file if its node cannot load the file. () if the actor died."""
         with self._taken(alone=alone) as actor:
             results = None if actor.lacks_files else self._ask(actor, group, None)
             if results is not None:
@@ -353,7 +353,7 @@ def _actor_options(request: ClusterRequest) -> dict[str, Any]:
         "scheduling_strategy": "SPREAD",
     }
     runtime = dict(request.options.get("runtime_env", {}))
-    # Otherwise Ray gives numeric libraries a thread per CPU, but engine threads already use all CPUs of the actor.
+    # Ray would let numeric libraries use a thread per CPU, but engine threads already use all CPUs of the actor.
     variables: dict[str, str] = {}
     set_library_environment(variables)
     runtime["env_vars"] = variables | runtime.get("env_vars", {})

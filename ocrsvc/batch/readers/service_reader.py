@@ -38,7 +38,7 @@ _MAX_HELD_BYTES: Final = 1 << 28
 _UNREACHABLE_S: Final = 10.0
 _BLANK_LIMIT_S: Final = 60.0
 _PAUSE_S: Final = 1.0
-# A file fails after this many requests without an answer; a single one may be chance.
+# A file fails after this many unanswered requests; a single unanswered request may have another cause.
 _ROUNDS: Final = 2
 # Errors that stop the run: they are not a page's fault, and waiting does not help.
 _STOPPING: Final = (KeyMissing, KeyRefused, ScopeMissing, QuotaExceeded, RunChanged)
@@ -113,7 +113,7 @@ class ServiceReader:
         except OcrsvcError as error:
             return error
         if not body:
-            # A request without a body gets another error, but all readers must give the same error for an empty file.
+            # A service reports an empty body differently, but all readers must give the same error for an empty file.
             return no_bytes()
         unanswered = 0
         while True:
@@ -144,9 +144,9 @@ class ServiceReader:
         return True
 
     def _read_blank(self) -> Answered:
-        """Send a small blank image to whichever service is free, to see that one answers. Raises as `_ask`.
+        """Test with a small blank image whether any service can read. Raises as `_ask`.
 
-        Without the option `region`, which may lie outside this image.
+        The request omits the option `region`, because the region may lie outside this image.
         """
         query = {name: value for name, value in self._query.items() if name != "region"}
         return self._ask(_BLANK, query, _BLANK_LIMIT_S)

@@ -25,7 +25,7 @@ from ocrsvc.batch.sources.source_files import (
 )
 from ocrsvc.errors import BrokenArchive, SourceGone
 
-# Limit of a single read by tarfile, which reads headers and long names; larger ones are attacks on memory.
+# Limit of a single read by tarfile, which reads headers and long names; a larger read is an attack on memory.
 _MAX_READ_BYTES: Final = 1024 * 1024
 _PIECE_BYTES: Final = 256 * 1024
 _HISTORY_BYTES: Final = 16 * 1024 * 1024

@@ -100,7 +100,7 @@ def _walk(top: str, counts: PlanningCounts, pattern: str = "**") -> Iterator[Fou
             elif path == top or "**" in pattern or path.count("/") < pattern.count("/"):
                 stack += reversed(_entries(path, counts, is_top=path == top))
         except OSError as error:
-            # Do not skip what cannot be examined: it is planned, and loading it will report the reason.
+            # Plan an unreadable path instead of skipping it; loading the path will report the reason.
             is_empty = False
             problem = f"The folder {path_name(path)} cannot be listed: {error.strerror}." if is_folder else ""
             yield Found(path_name(path), _absolute(path), problem=problem)
@@ -179,7 +179,7 @@ def _find_listed(source: str, counts: PlanningCounts, *, only_local: bool) -> It
             for found in _find_source(named, counts):
                 yield found if ranges is None else replace(found, ranges=ranges)
         except SourceGone:
-            # Plan it anyway; loading it will report the reason.
+            # Plan a missing file anyway; loading the file will report the reason.
             address = _absolute(named.removeprefix(FILE)) if is_local(named) else named
             yield Found(path_name(named), address, is_named=True, ranges=ranges)
 

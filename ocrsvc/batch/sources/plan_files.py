@@ -1,4 +1,4 @@
-"""Plans the files of sources, and the images in archives and tables; one that is unreadable becomes a failing page."""
+"""Plans the files of sources, and the images in archives and tables; an unreadable file becomes a failing page."""
 
 import heapq
 import os
@@ -115,7 +115,7 @@ class _Planner:
                     "It names a file outside the table's folder: name the column with the paths by --column."
                 )
             if not is_trusted and is_local(address):
-                # Resolve links now, so that one that is changed later has no effect.
+                # Resolve links now, so that changing a link after this check has no effect.
                 address = str(Path(address).resolve())
             now = look_at(address)
         except OSError:
@@ -212,7 +212,10 @@ def _read_head(found: Found) -> bytes | None:
 
 
 def _sampled(files: Iterable[SourceFile], text: str, seed: int, counts: PlanningCounts) -> Iterator[SourceFile]:
-    """The files with only the pages that --sample selects, in the same order; memory holds these. Raises BadOption."""
+    """The files with only the pages that --sample selects, in the same order. Raises BadOption.
+
+    A sample given as a number of pages is held in memory, a share is not.
+    """
     match = _SAMPLE.fullmatch(text)
     share = float(match["share"]) / 100 if match and match["share"] else None
     if match is None or (share or 0) > 1 or not (share or int(match["count"] or 0)):

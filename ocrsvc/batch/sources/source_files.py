@@ -91,10 +91,10 @@ class Archive(Protocol):
         """Yield the members in order; those before an error are valid. For one thread."""
 
     def load(self, place: str, max_bytes: int) -> bytes:
-        """Load a member; thread-safe. Raises BodyTooLarge, too."""
+        """Load the member at this position; thread-safe. Raises BodyTooLarge."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the archive's file."""
 
 
 class MemberNames:
@@ -104,7 +104,7 @@ class MemberNames:
         self._times: dict[int, int] = {}
 
     def name(self, path: bytes) -> str:
-        """Make the name of the next member, which has this path; `..` becomes `__`. Raises BrokenArchive: too many."""
+        """Make the name of the next member from its path; `..` becomes `__`. Raises BrokenArchive: too many members."""
         if len(self._times) >= MAX_MEMBERS:
             raise too_many_members(f"more than {MAX_MEMBERS:,}")
         parts = (part for part in bytes_name(path).split("/") if part not in {"", "."})

@@ -59,7 +59,7 @@ class Tables:
         """Request a row's image, or without `max_bytes` a list of rows as JSON. Raises OcrsvcError and OSError."""
         request = orjson.dumps({"table": table, "row": row, "max_bytes": max_bytes})
         with self._lock:
-            # The child ends with the thread that started it, which is not the table's fault: then start another.
+            # Retry once with a new child: the old child ends together with the thread that started it.
             for _ in range(1 if self._program is None else 2):
                 try:
                     answer, data = self._ask(request)
@@ -109,7 +109,7 @@ class TableArchive:
         if find_spec("pyarrow") is None:
             raise SourceGone("Parquet files need pyarrow.", "Install the extra: pip install '.[parquet]'.")
         self._tables, self._column = tables, column
-        # With the version, so that a replaced file is opened again.
+        # The version tells the child when the file was replaced and must be opened again.
         self._table = (address, look_at(address).version)
 
     def members(self, archive: Found) -> Iterator[Found]:
@@ -187,7 +187,7 @@ class _Table:
 
     @cached_property
     def _is_listed_unread(self) -> bool:
-        """Whether rows can be listed without reading them: they have images, and the first one is not a document."""
+        """Whether rows are listed without reading the images: the first image is not a document with pages to count."""
         if self._has_paths:
             return False
         first = self._value(0) if self._starts[-1] else None
