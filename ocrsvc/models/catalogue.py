@@ -25,11 +25,11 @@ class Model:
     labels: Mapping[str, int]
 
     def find(self, number: int) -> ModelVersion | None:
-        """The available version with this number; None without one."""
+        """The available version with this number, or None."""
         return next((version for version in self.available if version.number == number), None)
 
     def labelled(self, label: str) -> ModelVersion | None:
-        """The available version with a label; None without one."""
+        """The available version with this label, or None."""
         number = self.labels.get(label)
         return self.find(number) if number is not None else None
 
@@ -64,7 +64,7 @@ class Catalogue:
         return model is not None and model.policy is not None and model.policy.pinned
 
     def is_unloaded(self, version: ModelVersion) -> bool:
-        """Whether an operator has unloaded a version, which must not serve even if nothing replaces it."""
+        """Whether an operator has unloaded a version: then it must not serve, even if no other version can."""
         return bool({version.name, str(version)} & self.state.unloads)
 
     def verdict(self, version: ModelVersion) -> Verdict | None:
@@ -77,7 +77,7 @@ class Catalogue:
         return verdict is not None and not verdict.accepted
 
     def why_not(self, version: ModelVersion) -> str:
-        """Why an existing version does not serve, for the end of a message, such as "it was refused"."""
+        """Why an existing version does not serve, such as "it was refused"; a message ends with this text."""
         if version in self.models[version.name].candidates:
             return "it is not proved yet"
         if self.is_refused(version):
@@ -85,7 +85,7 @@ class Catalogue:
         return "it was unloaded" if self.is_unloaded(version) else "it is not wanted"
 
     def successor_of(self, version: ModelVersion) -> ModelVersion | None:
-        """The version that would serve if this one were refused; None without one."""
+        """The version that would serve if the given version were refused; None if there is no other."""
         verdicts = {**self.state.verdicts, version.digest: Verdict(accepted=False)}
         without = make_catalogue(self.scan, self.policies, self.state.updated(verdicts=verdicts))
         model = without.models.get(version.name)

@@ -19,7 +19,7 @@ from ocrsvc.system.allocator import release_free_memory
 from ocrsvc.system.memory import read_private_bytes
 
 CLOSE_S: Final = 10.0  # time limit for engine threads to close their handles
-# Estimated memory over the size of the files, before a version's first load; see docs/design/models.md.
+# Before its first load, a version is estimated to need this multiple of its files' size; see docs/design/models.md.
 FILES_FACTOR: Final = 11
 MIN_BYTES: Final = 8 << 20  # smallest estimate
 _KEPT: Final = 3  # measurements per version
@@ -32,7 +32,7 @@ class MeasuredEngine(Protocol):
     """An engine that measures its memory itself, because it runs in other processes."""
 
     def memory_bytes(self) -> int:
-        """Private memory of these processes now."""
+        """Private memory that the engine's processes use now."""
         ...
 
 
@@ -63,7 +63,7 @@ class LoadedVersion:
     def _open_handles(self, limit_s: float, *, beside_others: bool) -> None:
         threads, traits = self._threads.idents(), self.engine.traits
         if traits.any_thread and beside_others:
-            # Engine threads continue to read with the other versions.
+            # Open all handles in this thread, so that engine threads continue to read with other versions.
             for thread in threads:
                 self._open_handle(thread)
             return
@@ -74,7 +74,7 @@ class LoadedVersion:
             _wait(self._threads.run_in_each(lambda: self._open_handle(threading.get_ident()), group), end_s)
 
     def close(self) -> None:
-        """Close handles and engine, which must be idle. If an engine thread is stuck, the engine stays open."""
+        """Close the handles and the engine, which must be idle; if an engine thread hangs, leave the engine open."""
         if self.engine.traits.any_thread:
             for thread in list(self._handles):
                 self._handles.pop(thread).close()
@@ -91,7 +91,7 @@ class LoadedVersion:
             handle.close()
 
     def _open_handle(self, thread: int) -> None:
-        # Registered first: if its warm-up fails, it is closed with the others.
+        # Store the handle before its warm-up: if the warm-up fails, all stored handles are closed.
         handle = self._handles[thread] = self.engine.open_handle()
         handle.warm_up()
 
@@ -109,7 +109,7 @@ def _wait(futures: Sequence[Future[None]], end_s: float) -> None:
 
 
 class _LoadMemory(NamedTuple):
-    """Memory that a load took, after free memory was returned to the system (`held_bytes`), and before that."""
+    """Memory that loading a version took: at most (`peak_bytes`), and without free memory (`held_bytes`)."""
 
     held_bytes: int
     peak_bytes: int

@@ -98,7 +98,7 @@ class ModelControl:
 
     @property
     def store(self) -> StateStore:
-        """The store of decisions. Raises OperatorError without a repository."""
+        """The state file with labels, loads, unloads and verdicts. Raises OperatorError without a repository."""
         if self._store is None:
             raise OperatorError("OCRSVC_MODELS is not set, so the engine's model serves.", "Set OCRSVC_MODELS.")
         return self._store
@@ -154,7 +154,7 @@ class ModelControl:
         return ((0, 0, 0), ModelState()) if self._store is None else self._store.read_with_generation()
 
     def reread(self) -> Catalogue:
-        """Read the policies again, then as `rescan`; an invalid file leaves the old policies in place."""
+        """Read the policies again, then scan as `rescan` does; if the file is invalid, the old policies stay."""
         self._policies = self._read_policies()
         return self.rescan()
 

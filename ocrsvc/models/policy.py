@@ -39,7 +39,7 @@ class _Table(BaseModel):
 
 
 class Newest(_Table):
-    """A number of the newest versions."""
+    """The policy entry `{newest = N}`: the N newest versions are wanted."""
 
     newest: Annotated[int, Field(ge=1, le=100, strict=True)]
 

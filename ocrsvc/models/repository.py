@@ -61,7 +61,7 @@ class Scan:
         return not self.bad and names == [f"{_OWN}{self.versions[0].description.engine}"]
 
     def find(self, name: str, number: int) -> ModelVersion | None:
-        """A usable version; None without one."""
+        """The usable version with this name and number, or None."""
         return next((version for version in self.versions if (version.name, version.number) == (name, number)), None)
 
     def numbers(self, name: str) -> tuple[int, ...]:

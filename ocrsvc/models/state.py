@@ -135,7 +135,7 @@ class StateStore:
         return self._read
 
     def change(self, edit: Callable[[ModelState], ModelState]) -> ModelState:
-        """Replace the state by `edit(state)`, under the lock; returns it. Raises OperatorError, also after 5 s."""
+        """Replace the state by `edit(state)`, and return it. Raises OperatorError, also after 5 s without the lock."""
         with self.locked(_LOCK, wait_s=_LOCK_WAIT_S) as is_ours:
             try:
                 if not is_ours:

@@ -24,11 +24,11 @@ from ocrsvc.telemetry.model_metrics import MODEL_LOAD_SECONDS, MODEL_LOADS, MODE
 
 LOG: Final = logging.getLogger("ocrsvc.models")
 DRAIN_S: Final = 10.0  # longest wait until a version to be evicted has no leases; then another version is tried
-MIN_DRAIN_S: Final = 2.0  # shortest wait of this kind, even if waiting requests run out of patience
+MIN_DRAIN_S: Final = 2.0  # an eviction waits at least this long for leases to end
 # A loaded version stays for the time that its load took, but at most this long before it may be evicted; so versions
 # that evict each other spend at most half of the time loading.
 MAX_STAY_S: Final = 10.0
-ROOM_S: Final = 30.0  # longest wait for room; then the version's requests are refused, and the next version is loaded
+ROOM_S: Final = 30.0  # longest wait for enough memory; then requests for the version are refused
 LONGEST_BACKOFF_S: Final = 60.0
 MAX_NAMES: Final = 32  # number of models with their own metric series; all others share one series
 OTHERS: Final = "other"
@@ -59,7 +59,7 @@ class Waiter:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A version's state in this worker; guarded by the lock of LoadedModels. Times are on its clock.
+    """A version's state in this worker; guarded by the lock of LoadedModels, whose clock gives the times.
 
     `size_bytes` is an estimate while loading. The version is not evicted before `stays_until_s`. A retired version is
     closed when its last lease ends. `is_replacing`: its predecessor was closed to make room, so any number of requests
@@ -153,7 +153,7 @@ class VersionLoader:
             try:
                 threading.Thread(target=self._work, name="models", daemon=True).start()
             except RuntimeError:
-                # Waiting requests are refused at their deadline; the next request or lease tries again.
+                # The next request, or the end of a lease, tries again to start the thread; until then requests wait.
                 self._is_working = False
                 LOG.exception("No thread can be started to load or close models")
 
@@ -251,7 +251,7 @@ class VersionLoader:
                     f"There is no room for the model {entry.version} beside the pinned ones (OCRSVC_MODELS_MEMORY).",
                     "Raise OCRSVC_MODELS_MEMORY, or pin fewer models.",
                 )
-            # Retired versions come first: they are closed anyway.
+            # Evict retired versions first, because they are to be closed anyway.
             now_s = self._clock()
             return min(
                 unpinned,

@@ -43,12 +43,12 @@ class VersionSelector:
         return version or self._find(latest := self._control.latest(), options) or _refuse(self, latest, options)
 
     def serving(self, wanted: WantedModel) -> ModelVersion | None:
-        """The version that serves a model name now, ignoring traffic shares; None without one."""
+        """The version that serves a model name now, ignoring traffic shares; None if no version serves."""
         version = self.find_available(self._control.catalogue(), wanted, draws=False)
         return version or self.find_available(self._control.latest(), wanted, draws=False)
 
     def find_available(self, catalogue: Catalogue, wanted: WantedModel, *, draws: bool = True) -> ModelVersion | None:
-        """The available version for a model name; None if no version may serve it."""
+        """The available version for a model name, without `draws` ignoring traffic shares; None if there is none."""
         model = catalogue.models.get(wanted.name)
         if model is None:
             return None

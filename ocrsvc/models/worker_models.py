@@ -52,9 +52,9 @@ class WorkerModels:
         return self.selector.default
 
     def lease(self, options: ReadOptions, deadline: float = math.inf, check: Check = no_check) -> Lease:
-        """Lease the version for a request's options. Raises UnknownModel, as LoadedModels.lease, and as `check`."""
+        """Lease the version for a request's options. Raises UnknownModel, and the errors of LoadedModels.lease."""
         for _ in range(_SELECTIONS):
-            # The selected version was just replaced, or loads too slowly.
+            # Select again if the selected version was just replaced, or loads too slowly.
             with suppress(VersionRetired, LoadTakesLong):
                 return self._lease_chosen(options, deadline, check, is_last=False)
         return self._lease_chosen(options, deadline, check, is_last=True)
@@ -129,7 +129,7 @@ class WorkerModels:
         if model.policy is not None:
             numbers = (model.labels.get(label, 0) for label in model.policy.shares)
             yield from (version for number in numbers if (version := model.find(number)))
-        # An accepted version may fail to load: too little memory, or files that were damaged later.
+        # Replaced versions follow, because available ones may fail to load: too little memory, or files damaged later.
         rest = [version for version in model.accepted if version not in model.available]
         for version in (*model.available, *rest):
             serving = self.selector.serving(self.default)

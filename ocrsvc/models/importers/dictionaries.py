@@ -38,7 +38,7 @@ def find_dictionary(
 ) -> Dictionary:
     """Find a recognizer's dictionary: the model's property, the list in `inference.yml`, or the nearest file.
 
-    Raises BadModel: none fits the model's classes, or different ones do.
+    Raises BadModel if no dictionary fits the model's number of classes, or several different dictionaries do.
     """
     seen, classes = list[tuple[str, int]](), _classes_of(graph)
     if graph.characters is not None:
@@ -110,7 +110,7 @@ def _classes_of(graph: OnnxGraph) -> int:
 
 def _from_property(text: str, classes: int) -> Dictionary | None:
     origin, lines, split = "the property `character`", lines_of(text), text.split("\n")
-    # The engine splits a property at line feeds only; a property with other line ends becomes a file.
+    # The engine splits a property at line feeds only; a property with other line ends is copied into a file instead.
     dictionary = fit(lines, classes, origin, is_property=list(lines) == split)
     return dictionary or fit(split, classes, origin, is_property=True)
 
@@ -125,7 +125,7 @@ def _in_folder(
             lines = _lines(file)
             seen.append((file.name, len(lines)))
             fitting += [dictionary] if (dictionary := fit(lines, classes, file.name)) else []
-    # All of PP-OCR's dictionaries add a space.
+    # Prefer dictionaries that leave one class for the space, as all of PP-OCR's dictionaries do.
     fitting = [dictionary for dictionary in fitting if dictionary.adds_space] or fitting
     if len({dictionary.characters for dictionary in fitting}) > 1:
         origins = ", ".join(dictionary.origin for dictionary in fitting)

@@ -153,7 +153,7 @@ def _choose(kind: str, candidates: Sequence[Candidate], tier: str | None) -> Can
             f"(N, T, classes). Name the {kind}'s file or folder, too.",
         )
     of_tier = [candidate for candidate in of_kind if candidate.tier == tier] if tier else of_kind
-    # The names of TurboOCR's medium models contain no tier.
+    # If no name contains the tier, take models without a tier in their names, such as TurboOCR's medium models.
     of_tier = of_tier or ([candidate for candidate in of_kind if candidate.tier is None] or of_kind)
     if len(of_tier) == 1:
         return of_tier[0]

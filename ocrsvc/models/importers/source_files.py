@@ -24,7 +24,7 @@ _DEEPEST: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file to import: its real path, its name relative to the import's root folder, and its folder in there."""
+    """A file to import: its path with links resolved, and its name relative to the root folder of the import."""
 
     path: Path
     name: str

@@ -80,7 +80,7 @@ def encrypt_model(version: ModelVersion, key: ModelKey) -> NewModel:
 
 
 def _next_number(home: Path) -> int:
-    """One more than the highest number in a model's folder; never the built-in version's."""
+    """The next free version number: above all in the model's folder, and above a built-in version of the same name."""
     names = (entry.name for entry in home.iterdir())
     numbers = [int(name) for name in names if name.isascii() and name.isdecimal()]
     built_in = BUILT_IN[1] if home.name == BUILT_IN[0] else 0
@@ -88,7 +88,7 @@ def _next_number(home: Path) -> int:
 
 
 def _place(staging: Path, home: Path, number: int | None) -> int:
-    """Rename the folder to its number. Other processes may add versions at the same time."""
+    """Rename the temporary folder to the version's number; if None, to the next free number. Returns the number."""
     for _ in range(_TRIES):
         wanted = _next_number(home) if number is None else number
         if _took(staging, home, wanted):
@@ -100,7 +100,7 @@ def _place(staging: Path, home: Path, number: int | None) -> int:
 
 
 def _took(staging: Path, home: Path, number: int) -> bool:
-    """Rename the folder to a number; returns False if the number is taken."""
+    """Rename the temporary folder to a number; returns False if the number is taken."""
     if (home / str(number)).exists() or (home.name, number) == BUILT_IN:
         return False
     try:

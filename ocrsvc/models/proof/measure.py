@@ -35,7 +35,7 @@ from ocrsvc.system.sandbox import end_with_parent, forbid_core_dumps, raise_oom_
 from ocrsvc.system.thread_plan import ThreadPlan
 
 if TYPE_CHECKING:
-    # Imported late, because they import numpy, which must not allocate memory before the limit is set.
+    # Imported at runtime only when the memory limit is set, because these modules import numpy, which allocates memory.
     from ocrsvc.engines.contract import Handle
     from ocrsvc.results import Image, Page
 
@@ -163,7 +163,7 @@ def _set_limits(memory_bytes: int) -> None:
 
 
 def main() -> None:
-    """Run the measurement of the message, and write its outcome."""
+    """Run the measurement that the message on standard input requests, and write the outcome to RESULT."""
     parent, memory_bytes, result = map(int, sys.argv[1:])
     end_with_parent(parent)
     raise_oom_score()

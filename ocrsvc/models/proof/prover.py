@@ -33,8 +33,8 @@ _POLL_S: Final = 0.05
 _END_S: Final = 0.005
 _MAX_RESULT: Final = 16 << 20
 _MIB: Final = 1 << 20
-# Added to the kernel's limit, as libraries and stacks reserve more than they use. The kernel's limit catches fast
-# growth; the other limit is polled, and counts memory in use.
+# The kernel's limit is higher by this than the limit of memory in use, because libraries and stacks reserve more
+# memory than they use. Memory in use is polled; the kernel's limit stops growth between two polls.
 _RESERVED_BYTES: Final = 1 << 30
 _LATE_FACTOR: Final = 10  # multiple of the time limit, in wall time, after which the machine is blamed, not the version
 _NICE: Final = 10
@@ -52,7 +52,7 @@ _SENT_BY_OTHERS: Final[Mapping[int, FailureKind]] = {
 
 @dataclass(frozen=True, slots=True)
 class PageMeasurement:
-    """A version's text of a reference page, and its shortest times; CPU time of all threads.
+    """What a version read on a reference page, and the shortest wall and CPU time of several tries (all threads).
 
     `expected` is None if the page has no reference text; `text` has one line per line of the page.
     """

@@ -43,7 +43,7 @@ MAX_REASON: Final = 1000  # length limit of a reason, in characters, as it may c
 _PROGRAMS: Final = ("onnxruntime", "onnxruntime-gpu", "openvino", "numpy", "opencv-python-headless", "rapidocr")
 RETRY_S: Final = 60.0  # time until the next proof, after the machine prevented one
 Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]  # see Prover.prove
-MAX_CRASHES: Final = 3  # crashed loads until a refusal; one may be chance, such as the kernel's OOM killer
+MAX_CRASHES: Final = 3  # crashed loads until a refusal; fewer may have other causes, such as the OOM killer
 LOADS_FOLDER: Final = "loading"
 UNDECIDED: Final = ("gone", "unknown", "killed")  # judgements that say nothing about the version
 
@@ -63,7 +63,7 @@ class Verdicts:
         return f"{self._machine}-{max(map(_changed_ns, files), default=0)}"
 
     def keep(self, version: ModelVersion, judgement: Judgement, basis: str) -> None:
-        """Store, log and count a judgement. Raises OperatorError."""
+        """Store, log and count a judgement; `basis` is from `cache_key_of`. Raises OperatorError."""
         reason = judgement.reason
         reason = reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]}…"
         figures, kind, accepted = dict(judgement.figures), judgement.kind or "", judgement.kind is None
@@ -112,7 +112,7 @@ class CandidateProver:
         is_ours, catalogue = True, self._control.rescan()
         while is_ours and (candidate := self._next(catalogue, name)) is not None:
             with self._control.store.locked(PROOF_LOCK, candidate.digest) as is_ours:
-                # Another worker may have held the lock until now.
+                # Scan again: another worker may have held the lock until now, and stored verdicts.
                 catalogue = self._control.rescan()
                 if is_ours and candidate in catalogue.candidates:
                     with contextlib.suppress(Stopped):
@@ -134,7 +134,7 @@ class CandidateProver:
         LOGGER.info("PROVING %s, beside %s", candidate, serving or "no other version")
         judgement = self._prove(candidate, serving)
         if judgement.kind == "killed" and digest in self._killed:
-            # Killed for the second time: the first kill may be chance.
+            # After a second kill, blame the version; a first kill may have another cause.
             judgement = replace(judgement, kind="crash")
         if judgement.kind in UNDECIDED:
             self._killed |= {digest} if judgement.kind == "killed" else set()
@@ -161,7 +161,7 @@ def prove_by_command(version: ModelVersion, control: ModelControl, prove: Prove,
         try:
             verdicts.keep(version, judged, basis)
         except OperatorError as error:
-            # For example, the service has another user.
+            # For example, the service runs as another user, who owns the state folder.
             return replace(judged, reason=f"{judged.reason} The verdict is not kept: {error}")
     return judged
 
