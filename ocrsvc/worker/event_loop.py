@@ -29,7 +29,7 @@ from ocrsvc.worker.request_threads import LoadSharing, RequestThreads
 HEAD_S: Final = 10.0
 # The same limit while the worker has its maximum number of connections.
 CROWDED_HEAD_S: Final = 1.0
-# Longer request heads are answered 431; gunicorn's own limits apply to shorter ones.
+# Longer request heads are answered with status 431; for shorter heads gunicorn's own limits apply.
 HEAD_BYTES: Final = 1 << 16
 # How long a stopping worker keeps idle connections open, for requests that clients have already sent. Well below
 # the 10 s after which container runtimes kill a process.
@@ -189,7 +189,7 @@ class EventLoop:
             self._pause_accepting(error)
         if not enabled:
             for listener in self._listeners:
-                # The poller may have refused to register it.
+                # `unregister` raises for a listener that the poller had refused to register.
                 with suppress(KeyError, ValueError):
                     self._poller.unregister(listener)
 
@@ -217,7 +217,7 @@ class EventLoop:
         """Request thread: close the connection after the response if others wait or another worker is less busy."""
         if not self._load.has_waiting:
             return
-        # `get_backlog` counts connections in the kernel's queue, on Linux and for TCP only.
+        # `get_backlog` is the number of connections in the kernel's queue; except for TCP on Linux it is 0 or -1.
         is_full = self._load.in_threads >= self._cfg.threads
         others_wait = is_full and any(listener.get_backlog() > 0 for listener in self._listeners)
         if others_wait or self._load.is_busier():

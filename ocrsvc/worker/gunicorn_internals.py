@@ -57,7 +57,7 @@ _STDERR: Final = 2
 
 def head_parser(cfg: Any, client: Any) -> Callable[[bytes], Head]:
     """gunicorn's head parser for one connection: a function from a complete head and the bytes after it to a Head."""
-    # No socket: the event loop reads it.
+    # The parser gets no socket, because the event loop receives the head and passes it to `parse`.
     parser = RequestParser(cfg, iter(()), client)
 
     def parse(head: bytes) -> Head:
@@ -101,8 +101,8 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.tmp.close()
-        # Heartbeats are in the worker table, because gunicorn's heartbeat file mixes the wall clock with the monotonic
-        # one. gunicorn marks `fileno` close-on-exec: the listener, which has that flag already, stands in for the file.
+        # Heartbeats are in the worker table, because gunicorn's heartbeat file mixes wall clock and monotonic clock. As
+        # gunicorn sets close-on-exec on `fileno`, it gets the descriptor of a listener, which has that flag already.
         self.tmp = SimpleNamespace(
             last_update=lambda: self.entry.alive_s, fileno=self.sockets[0].fileno, close=lambda: None
         )
@@ -411,7 +411,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         for listener in listeners:
             with self._logging_errors("A listener cannot be closed"):
                 sock.close_sockets([listener], not self.systemd)
-        # The workers have their own copies.
+        # Close the arbiter's copies of the gRPC listeners; the workers have copies of their own.
         for listener in self.service.grpc_listeners:
             listener.close()
         if graceful:

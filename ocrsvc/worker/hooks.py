@@ -70,7 +70,7 @@ def configuration_or_exit() -> Mapping[str, object]:
     # Listed in the arbiter, because each worker sees only its own GPU.
     service.gpus = gpus_for(service.settings)
     gunicorns = dict(configuration(service.settings, plan_for(service.settings)))
-    # Kept at a reload: gunicorn would end the service if it could not bind new addresses while workers hold the old.
+    # A reload keeps the addresses: gunicorn would end the service if it failed to bind new addresses.
     service.addresses = service.addresses or gunicorns["bind"]
     if gunicorns["bind"] != service.addresses:
         _write_line("ocrsvc keeps its addresses: restart the service to change them.")
@@ -170,7 +170,7 @@ def nworkers_changed(server: LastingArbiter, count: int, before: int | None) -> 
     """Arbiter, at the start, at each reload, and on SIGTTIN and SIGTTOU: set the number of workers."""
     service = current_service()
     if before is None:
-        # gunicorn would write the pid file now, and end the service on an error.
+        # Hide the pid file from gunicorn, which would write it now, and end the service if that failed.
         service.pidfile = server.cfg.pidfile
         server.cfg.set("pidfile", None)
         service.controller.worker_table.head.base = count
@@ -180,7 +180,7 @@ def nworkers_changed(server: LastingArbiter, count: int, before: int | None) -> 
 
 def on_reload(server: LastingArbiter) -> None:
     """Arbiter, on SIGHUP, after reading the new configuration: replace all workers, and write to the audit log."""
-    # An upgrade may have replaced the installed package.
+    # Warn if an upgrade has replaced the installed package while this arbiter runs the old code.
     try:
         match = re.search(r'__version__ = "([^"]+)"', Path(ocrsvc.__file__).read_text(encoding="utf-8"))
     except OSError:

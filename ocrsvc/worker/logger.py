@@ -63,7 +63,7 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
             self.error("A log file cannot be reopened: %s", error)
 
     def _handlers(self) -> Iterator[logging.Handler]:
-        """The handlers that write to files and streams; in a worker TARGETS has those of the error log."""
+        """Handlers that write to files and streams; in a worker, the logger TARGETS has the error log's handlers."""
         for log in (self.error_log, self.access_log, logging.getLogger(TARGETS)):
             yield from log.handlers
 

@@ -78,7 +78,10 @@ class StartLimiter:
 
 
 class RequestThreads:
-    """Request threads, shared fairly by callers, and reserved threads for quick requests. Raises RuntimeError."""
+    """Request threads, shared fairly by callers, and reserved threads for quick requests.
+
+    Raises RuntimeError if the system refuses to start a thread.
+    """
 
     def __init__(self, threads: int, starts: StartLimiter | None = None) -> None:
         self._reserved, self._pool = start_pool(_RESERVED, "reserved"), start_pool(threads, "request")
