@@ -85,7 +85,7 @@ def check_callback(url: str, secret: str, settings: Settings, key: str | None) -
 
 
 def secret_of_key(service_secret: SecretStr | None, identity: str | None) -> str:
-    """An API key's secret for callbacks of jobs that have none, derived from the service's; "" without either."""
+    """The secret for callbacks of an API key's jobs without one, derived from the service's secret; "" if not set."""
     if service_secret is None or identity is None:
         return ""
     service_key = _signing_key(service_secret.get_secret_value())
@@ -111,7 +111,7 @@ def _signing_key(secret: str) -> bytes:
 
 
 def add_callback(connection: sqlite3.Connection, job: Job, record: Record) -> None:
-    """Insert a job's callback, whose secret is in the job's folder, unless it exists."""
+    """Insert a job's callback if the job has no callback row yet; the secret is read from the job's folder."""
     sql = "INSERT OR IGNORE INTO callback (job_id, caller, key, url, secret, host) VALUES (?, ?, ?, ?, ?, ?)"
     with suppress(FileNotFoundError, ValueError):
         secret, host = (job.folder / SECRET).read_text(encoding="utf-8"), urlsplit(record.callback).hostname or ""
@@ -191,7 +191,7 @@ class CallbackSender:
         return True
 
     def _claim(self) -> _Due | None:
-        """Claim the next due message. It counts as a try already, in case this process dies."""
+        """Claim the next due message. The claim counts as a try, so that a message that kills processes is given up."""
         now_s = self.clock()
         values = {"now_s": now_s, "far_s": now_s + 2 * _MAX_PAUSE_S, "max_of_caller": _MAX_OF_CALLER}
         with self.database.transaction() as connection:

@@ -87,7 +87,7 @@ class JobDatabase:
 
     def check(self) -> None:
         """Set the file aside if it is malformed."""
-        # `rows` sets it aside itself if the query fails.
+        # If the file is too damaged for the query, `rows` has already set the file aside.
         with suppress(QueueFull):
             if self.rows("PRAGMA quick_check(1)") != [("ok",)]:
                 self._set_aside()
@@ -139,7 +139,7 @@ class JobDatabase:
             return QueueFull(*_BUSY)
         if (number := _ERRNO.get(code)) is not None:
             return OSError(number, os.strerror(number), str(self.folder / NAME))
-        # QueueFull does not fail a job: its reading continues later.
+        # Any other error becomes QueueFull, because QueueFull does not fail a job: reading continues later.
         LOGGER.error("%s cannot be used: %s", NAME, error)
         return QueueFull("The jobs' database cannot be used now.", "Send it again later.", _RETRY_S)
 

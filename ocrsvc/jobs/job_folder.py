@@ -72,7 +72,7 @@ def open_folder(folder: Path, wait_s: float = _WAIT_S) -> Path:
         _lock(folder, wait_s)
         folder.chmod(0o700)
         file = folder / _FORMAT_FILE
-        # It may be empty after a power failure.
+        # After a power failure the format file may be empty: write it again.
         if not file.exists() or not file.stat().st_size:
             file.write_text(_FORMAT, encoding="ascii")
         version = file.read_text(encoding="ascii", errors="replace").strip()

@@ -29,7 +29,7 @@ from ocrsvc.results import Reading
 from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone, make_check
 from ocrsvc.telemetry.loggable import loggable_error
 
-# Used in place of a page number while the document is opened. Numbers below it stand for its output files.
+# Stands in BEGUN for opening the document, as positive numbers stand for pages, and negative ones for output files.
 OPENING: Final = 0
 # After this many tries that never finished, a page is assumed to crash the processes that read it.
 MAX_TRIES: Final = 3
@@ -76,7 +76,7 @@ class JobRunner:
     def _read(self, job: Job) -> None:
         """Read the rest of a job. If the disk is full, the job waits and is continued later."""
         if job.is_done():
-            # The worker that ended it died before it updated the database.
+            # Another worker ended this job, but died before it updated the database: update the database now.
             job.note_progress()
             return
         try:
@@ -85,7 +85,7 @@ class JobRunner:
                 job.finish(error)
                 self.jobs.note("done" if error is None else "failed")
         except StorageFull:
-            # Back to the state "waiting", which needs no disk space.
+            # Return the job to the state "waiting"; this deletes a file, so it works although the disk is full.
             (job.folder / BEGUN).unlink(missing_ok=True)
             raise
         except (ClientGone, Refused):
@@ -113,7 +113,7 @@ class JobRunner:
 class JobReading:
     """Reads one job that this process has claimed, and counts the unfinished tries of each page.
 
-    Pages that crash the process take others with them, so pages with unfinished tries are read alone.
+    If a page crashes the process, all pages in progress are lost, so pages with unfinished tries are read alone.
     """
 
     def __init__(self, runner: JobRunner, job: Job) -> None:
@@ -124,7 +124,7 @@ class JobReading:
         self._in_progress: deque[tuple[int, Admission | None]] = deque()
         self._synced_s = time.monotonic()
         self._begun: dict[int, int] = {}
-        # It may be empty after a power failure.
+        # The file is missing before the first page, and may be empty after a power failure.
         with suppress(FileNotFoundError, ValueError):
             self._begun = {int(number): times for number, times in job.get(BEGUN).items()}
 
@@ -171,7 +171,7 @@ class JobReading:
             self._give_up()
 
     def _begin(self, page: DocumentPage) -> RequestContext:
-        """Begin a page; returns its context. Raises ClientGone, KeyRefused."""
+        """Begin to read a page; returns the context of its request. Raises ClientGone, KeyRefused."""
         if self._context.is_gone():
             raise client_gone()
         gate, key = self._runner.gate, self._record.key

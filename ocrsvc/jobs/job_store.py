@@ -47,13 +47,13 @@ _ADDED_AT_ONCE: Final = 2
 _ADDED_WAITING: Final = 32
 _WRITTEN_BYTES: Final = 1 << 18
 
-# For space, the caller's own finished jobs are removed, oldest first; then, if it holds less than its share, jobs
-# of callers that hold more than theirs (finished ones first, then the newest). A caller without jobs also displaces
-# the oldest finished job of any other.
+# To make room, the caller's own finished jobs are removed, oldest first; then, if the caller holds less than its fair
+# share of the store, jobs of callers that hold more than their share (finished jobs first, then the newest). A caller
+# without jobs may also displace the oldest finished job of any other caller.
 _KEPT: Final = "WITH kept AS (SELECT * FROM job WHERE id NOT IN (SELECT value FROM json_each(:gone)))"
 _FITS: Final = """
 SELECT count(*) + (:document = '') <= :max_jobs AND total(bytes) + :size <= :max_bytes FROM kept"""
-# `shares` is what each caller holds as a multiple of its share of jobs or bytes, `needed` the same with the document.
+# `shares` is what each caller holds, as a multiple of its fair share; `needed` is that with the new document added.
 # `turn` is the order of removal: 1 own finished jobs, 2 and 3 those of the caller that holds most, 4 all finished ones.
 _NEXT: Final = """,
   caller AS (SELECT caller FROM kept UNION SELECT :caller),
@@ -193,7 +193,7 @@ class JobStore:
         return None
 
     def _check_limits(self, connection: sqlite3.Connection, record: Record) -> None:
-        """Raises TooManyJobs."""
+        """Raises TooManyJobs if the caller has too many unfinished jobs or pages."""
         sql = "SELECT count(*), coalesce(sum(pages), 0) FROM job WHERE caller = ? AND NOT is_done"
         waiting, pages = connection.execute(sql, [record.caller]).fetchone()
         pages += len(record.numbers)
@@ -287,7 +287,7 @@ class JobStore:
 
 
 def displaced(connection: sqlite3.Connection, need: Mapping[str, object]) -> list[str] | None:
-    """The jobs to remove for a caller's `size` bytes, of a new job or of `document`; None if it cannot fit."""
+    """The jobs to remove so that `size` more bytes of a caller's job fit; None if they cannot fit. See `_make_room`."""
     gone: list[str] = []
     while True:
         values = {**need, "gone": orjson.dumps(gone).decode()}
