@@ -202,12 +202,12 @@ class Admission:
 
     @property
     def may_cache(self) -> bool:
-        """Whether its pages may use the result cache."""
+        """Whether pages of this request may use the result cache."""
         return self.entry.may_cache
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """RateLimit headers for its response; empty without limits over time, or if the store does not respond."""
+        """RateLimit headers for the response; empty without limits over time, or if the store does not respond."""
         limits = self.entry.limits
         if limits == KeyLimits(concurrency=limits.concurrency):
             return {}
@@ -257,7 +257,7 @@ class Admission:
                 raise KeysUnavailable("There is no room to count pages.")
         self._reserved = Need()
         if self._is_scarce:
-            # Release now what other requests need. If this fails, `refresh` settles it later.
+            # Release what is reserved at once, as other requests need it; after a failure, `refresh` tries again.
             with suppress(KeysUnavailable):
                 self._of_key.settle()
 

@@ -88,7 +88,7 @@ class KeyEntry:
         return "valid" if self.expires_at is None or now_s < self.expires_at else "expired"
 
     def is_valid(self, now_s: float) -> bool:
-        """Whether it is neither revoked nor expired."""
+        """Whether the key is neither revoked nor expired."""
         return self.state(now_s) == "valid"
 
     def as_dict(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class KeySecret:
     expires_at: float | None = None
 
     def is_valid(self, now_s: float) -> bool:
-        """Whether it has not expired."""
+        """Whether the secret has not expired."""
         return self.expires_at is None or now_s < self.expires_at
 
 

@@ -82,7 +82,7 @@ class CountBlock:
         self._places: dict[tuple[str, str], int] = {}
 
     def claim(self) -> bool:
-        """Become the writer; False if another process is."""
+        """Lock the block, to become the only process that writes it; False if another process has the lock."""
         try:
             fcntl.lockf(self._counts.lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._slot)
         except OSError:
@@ -91,7 +91,7 @@ class CountBlock:
         return True
 
     def give_up(self) -> None:
-        """Let another process become the writer."""
+        """Unlock the block, so that another process can claim it."""
         fcntl.lockf(self._counts.lock_file, fcntl.LOCK_UN, 1, self._slot)
 
     def add(self, name: str, day: str, pages: int) -> bool:

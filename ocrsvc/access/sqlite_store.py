@@ -50,7 +50,7 @@ class SqliteStore:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
-        # Two, so that checkpoints, which the gate's thread makes, do not delay requests.
+        # Two connections, so that checkpoints, which the gate's thread makes, do not delay requests.
         self._for_requests, self._for_upkeep = _Connection(path), _Connection(path)
 
     def version(self) -> int:
