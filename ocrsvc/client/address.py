@@ -46,7 +46,7 @@ class Address:
         return name if self.port == _PORTS[self.scheme] else f"{name}:{self.port}"
 
     def at(self, host: str) -> Address:
-        """The address with `host`, one of the IP addresses of its name, as the host to connect to."""
+        """A copy of this address that connects to `host`, one of the IP addresses of the name."""
         return replace(self, host=host, is_looked_up=False)
 
 

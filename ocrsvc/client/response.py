@@ -214,7 +214,7 @@ def _streamed(data: Data) -> StreamedPage:
 
 @contextmanager
 def _parsing() -> Iterator[None]:
-    """Raise ServerError if a member is missing or has another type."""
+    """Raise ServerError if the block finds that a JSON member is missing or has the wrong type."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
