@@ -61,7 +61,7 @@ def _to_line(placed: PlacedLine) -> OcrElement:
 
 
 def _baseline(line: PlacedText) -> Baseline:
-    """The line's lower edge, relative to the lower left corner of its frame."""
+    """The line's lower edge, relative to the lower left corner of the line's bounding rectangle."""
     right, lower_right, left, lower_left = line.corners[4], line.corners[5], line.corners[6], line.corners[7]
     slope = (lower_right - lower_left) / (right - left) if right > left else 0.0
     return Baseline(slope=slope, intercept=min(0.0, lower_left - line.bottom))
