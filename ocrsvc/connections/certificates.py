@@ -33,9 +33,9 @@ _PEM: Final = "Name a file in PEM, as openssl and ACME clients write it."
 MAX_SESSIONS: Final = 1000
 # OpenSSL's X509_V_FLAG_NO_CHECK_TIME: `Certificates` checks the validity itself, with a better message.
 _NO_CHECK_TIME: Final = 0x200000
-# Kinds of alternative names, from Python's ssl module to the setting tls_names.
+# Kinds of subject alternative names: Python's ssl module's word for each, and the word in the setting tls_names.
 _ALTERNATIVE_KINDS: Final = {"DNS": "DNS", "URI": "URI", "email": "EMAIL", "IP Address": "IP"}
-# Round trips of a TLS 1.2 handshake in memory.
+# Calls of `do_handshake` per side that complete a handshake in memory; TLS 1.2 needs the most.
 _ROUNDS: Final = 3
 
 
@@ -213,7 +213,7 @@ class Certificates:
 
     def have_changed(self) -> bool:
         """Arbiter: whether the files have changed since they were read, and not again since the last call."""
-        # Wait for a call without changes: between the writes of certificate and key the two do not match.
+        # Reload only when two calls see the same files: while a tool writes them, certificate and key do not match.
         before, self._seen_signature = self._seen_signature, _signature_of(self._files)
         return before == self._seen_signature != self._read_signature
 

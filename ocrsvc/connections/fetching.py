@@ -44,7 +44,7 @@ _NAME_CHARS: Final = 200
 _NAME_IN_HEADER: Final = re.compile(r"filename\s*=\s*(?:\"([^\"]*)\"|([^\s;]+))", re.IGNORECASE)
 # zlib's window bits by content coding: some servers compress although the request accepts only identity.
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-# Additional bytes for the response head; the body's limit is doubled because chunk sizes may double its bytes.
+# Bytes that may arrive for the response's headers, in addition to twice the body's limit (chunk sizes may double it).
 _HEAD_BYTES: Final = 1 << 20
 
 
@@ -60,7 +60,7 @@ class Deadline:
         self._is_callers = limit_s <= max_s
 
     def step_s(self) -> float:
-        """The longest wait until this must be called again. Raises DeadlineExceeded, UrlUnavailable, as `check`."""
+        """Timeout of the next socket call. Raises DeadlineExceeded or UrlUnavailable if no time is left; as `check`."""
         self._check()
         left_s = self._end_s - time.monotonic()
         if left_s > 0:
@@ -278,7 +278,7 @@ def _decompressed(decoder: Any, packed: bytes) -> Iterator[bytes]:
             raise zlib.error("data after the end")
         yield piece
         packed = decoder.unconsumed_tail
-        # After a full piece the decoder may have more output.
+        # A piece of less than the full size shows that the decoder holds no more output.
         if not packed and len(piece) < _PIECE_BYTES:
             return
 

@@ -202,7 +202,7 @@ def _embedded(address: IpAddress) -> Iterator[IPv4Address]:
 
 
 def _is_own(address: IpAddress) -> bool:
-    """Whether the address is this machine's: then the kernel chooses it as the source address too. Sends nothing."""
+    """Whether the address is this machine's own: to such addresses, the kernel connects from the same address."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

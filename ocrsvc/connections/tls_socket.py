@@ -20,15 +20,15 @@ from ocrsvc.telemetry.metrics_store import WorkerMetrics
 CONNECTION_BYTES: Final = 1 << 16
 # The largest TLS record.
 RECORD_BYTES: Final = 1 << 14
-# Bytes received and decrypted per call: with one-byte records up to 3000, which take some milliseconds.
+# Bytes received and decrypted per call; decrypting them takes a few milliseconds if they are 3000 one-byte records.
 MAX_RECEIVED_BYTES: Final = 1 << 16
-# Encrypted bytes that may wait for the kernel; one more record may be added.
+# Encrypted bytes waiting for the kernel at which `send` refuses more data; the last record may exceed it.
 MAX_UNSENT_BYTES: Final = 1 << 16
 # Longest ClientHello that is accepted; OpenSSL would allocate up to 128 KiB for the length it declares.
 HELLO_BYTES: Final = 1 << 14
 # Bytes that a client may send in its handshake, certificates included.
 HANDSHAKE_BYTES: Final = 1 << 17
-# Time for handshakes per turn of an event loop; a handshake with an RSA key takes a millisecond.
+# Time for handshakes per iteration of the event loop; a handshake with an RSA key takes a millisecond.
 TURN_S: Final = 0.005
 _LOG_INTERVAL_S: Final = 10.0
 _HANDSHAKE_RECORD: Final = 22
@@ -58,7 +58,7 @@ class TlsSocket:
         self._unsent = memoryview(b"")
         self._is_closing = False
         sock.setblocking(False)
-        # The plain socket's, for code that expects a socket.
+        # Expose these methods of the plain socket to code that expects a socket.
         self.family, self.fileno, self.setsockopt = sock.family, sock.fileno, sock.setsockopt
 
     @property
@@ -117,7 +117,7 @@ class TlsSocket:
     def recv(self, max_bytes: int) -> bytes:
         """Receive decrypted bytes; empty at the end. Raises BlockingIOError, OSError."""
         if self._is_closing:
-            # Not decrypted, because the caller discards them.
+            # Skip decryption: after close_notify the caller discards what it receives.
             return self._sock.recv(max_bytes)
         piece = self._decrypt()
         if piece or self.at_end:
@@ -220,7 +220,7 @@ class TlsSocket:
     settimeout = setblocking
 
     def gettimeout(self) -> float:
-        """Return 0, as of a `socket.socket` that never blocks."""
+        """Return 0, the timeout of a non-blocking `socket.socket`."""
         return 0.0
 
 
@@ -247,11 +247,11 @@ class Handshakes:
         return TlsSocket(sock, self._context())
 
     def begin_turn(self) -> None:
-        """Start a new turn of the loop: handshakes get TURN_S again."""
+        """Allow handshakes TURN_S again; the event loop calls this at the start of each iteration."""
         self._left_s = TURN_S
 
     def advance(self, sock: TlsSocket, client: object) -> bool:
-        """Continue a handshake if this turn has time left; return whether it is complete. Raises as `handshake`."""
+        """Continue a handshake unless TURN_S is used up; return whether it is complete. Raises as `handshake`."""
         if self._left_s <= 0:
             return False
         began_s = self._clock()

@@ -35,12 +35,12 @@ class CallAccess:
 
     @contextmanager
     def admitted(self, name: str, secret_id: str, method: Method, call: Call) -> Iterator[Call]:
-        """In a pool thread: check one message's key and secret; yield its call with the key's pages and priority.
+        """In a pool thread: check the key for one message; yield the call with the key's page quota and priority.
 
-        Its pages are charged if the block succeeds. Raises as `AccessGate.check`, `enter` and `settle`.
+        Charges the key for the pages if the block succeeds. Raises as `AccessGate.check`, `enter` and `settle`.
         """
         if method.scope == "operate":
-            # Calls of operators' methods are not charged.
+            # Operators' methods read no pages: the key is not charged for them.
             yield call
             return
         key = self._gate.check_named(name, method.scope, _format_of(method), secret_id)

@@ -25,7 +25,7 @@ _OUR_FAULT: Final = frozenset({Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.
 
 @dataclass(slots=True)
 class CallRecord:
-    """What is counted and logged of one call; its code is CANCELLED until it has a status.
+    """The data of one call for metrics and the access log; `code` is CANCELLED until the call has a status.
 
     `path` is the path as sent; `name` is service and method, if they exist. `id` is the client's request id if it may
     be logged, else a new one. The duration of streams is not measured.
@@ -116,7 +116,7 @@ def _attributes(record: CallRecord, code: str) -> dict[str, str | int]:
 
 
 def _why(record: CallRecord) -> str:
-    """The same error code as over HTTP, or grpc_STATUS for a status that only gRPC has."""
+    """The call's error code for metrics, as over HTTP; "grpc_" and the status name for an error that only gRPC has."""
     if isinstance(record.error, OcrsvcError):
         return record.error.code
     if record.error is not None and not isinstance(record.error, CallFailed):

@@ -41,7 +41,7 @@ class Calls:
     sender: Sender
     frame_limits: FrameLimits
     clock: Callable[[], float]
-    # Context manager that sends the block's output, and ends the connection if the block fails.
+    # A context manager: sends what its block has put into the output buffer; an error in the block ends the connection.
     exchange: Callable[[], AbstractContextManager[None]]
     # The peer's address, and the name of the API key for its verified TLS certificate.
     caller: str
@@ -99,7 +99,7 @@ class Calls:
         self._acknowledge(stream)
 
     def end(self, number: int) -> None:
-        """The client has ended a call's request: answer its message, or end the call."""
+        """The client will send no more messages in this call: answer the last one, or end the call."""
         if number in self._half_closed:
             self._half_closed.remove(number)
             self.frame_limits.allow(limits.ANSWER_FRAMES)
@@ -112,7 +112,7 @@ class Calls:
     def reset(self, number: int) -> None:
         """The client has cancelled a call: forget it. Raises FrameRefused if there are too many cancellations."""
         if number in self._half_closed:
-            # A reset of a call that has already ended is not charged.
+            # The server has ended this call already, so its cancellation does not count as wasted work.
             self._half_closed.remove(number)
             return
         if stream := self._streams.get(number):
@@ -135,7 +135,7 @@ class Calls:
             self._flush(stream)
 
     def send_more(self, number: int = 0) -> None:
-        """Send more after the client enlarged the window of a call, or (0) of the connection."""
+        """Send more after the client enlarged the flow control window of a call, or of the connection (number 0)."""
         streams: list[Stream | None] = [self._streams.get(number)] if number else list(self._streams.values())
         for stream in streams:
             if self.sender.h2.outbound_flow_control_window <= 0:
@@ -193,7 +193,7 @@ class Calls:
             stream.caller = caller
 
     def _check_key(self, stream: Stream, values: Mapping[str, str]) -> str:
-        """Check the key; return the caller to which limits apply, the key's or the network. Raises OcrsvcError."""
+        """Check the key; return the caller for limits, the key's or the client's network. Raises OcrsvcError."""
         access, method = self.state.access, stream.method
         key = access.check(values, method, self.client_name) if access is not None else None
         if access is None or key is None:
@@ -230,7 +230,7 @@ class Calls:
         state, now_s = self.state, self.clock()
         in_loop = stream.method.quick and stream.reader.is_plain(limits.QUICK_BYTES)
         if not in_loop and not state.has_thread:
-            # Only a stream waits for a thread: it would lose its other messages, but a single call can be retried.
+            # Refuse a single call, which its client can retry; let a stream wait, because an error would end all of it.
             if not stream.method.streaming:
                 raise QueueFull(f"All {state.threads} threads are busy.", "Try again later.")
             stream.is_queued = True
@@ -239,7 +239,7 @@ class Calls:
         message = stream.reader.take()
         stream.message_s = now_s
         stream.record.bytes_in += len(message.data)
-        # A message answered on the loop's thread needs no share: its call already counts the memory.
+        # A message answered on the loop's thread needs no memory share of its own: its call already counts the memory.
         memory = Budget(sys.maxsize) if in_loop else state.memory
         share = Share(memory) if in_loop else stream.hand_over(message)
         call = replace(stream.call, deadline=min(stream.call.deadline, now_s + state.limit_s), share=share)
@@ -290,7 +290,7 @@ class Calls:
             return
         self.frame_limits.allow(moved_bytes // limits.TAKEN_BYTES_PER_FRAME)
         if stream.out and moved_bytes:
-            # Other calls come first in the next round.
+            # Move this call to the end, so that `send_more` serves the other calls first.
             self._streams[stream.number] = self._streams.pop(stream.number)
         elif not stream.out and stream.trailers is not None:
             if not stream.has_ended:
@@ -317,7 +317,7 @@ class Calls:
 
 def make_answer(method: Method, message: ReceivedMessage, call: Call, memory: Budget, admit: Admission) -> Answer:
     """Answer one message, in any thread; the answer's memory is taken from `memory`. Raises OcrsvcError, CallFailed."""
-    # Pixels that an engine still uses have a separate share, which is not released here.
+    # Leaving this block releases `share`, but not the memory of pixels that an engine still uses after a timeout.
     with call.share as share, admit(call) as admitted:
         if call.gone.is_set():
             raise CallFailed(Code.CANCELLED, "The client has disconnected.")

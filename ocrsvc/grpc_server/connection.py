@@ -50,7 +50,7 @@ class Connection:
         # When the first GOAWAY was sent, and when the worker began to drain; None before.
         self._goaway_s: float | None = None
         self.draining_s: float | None = None
-        # Whether the last GOAWAY was sent or received, after which no call may begin.
+        # Whether the last GOAWAY was sent, or the client sent one: the client begins no more calls.
         self._is_final = False
         # Whether the client has sent its settings, and whether the connection must be closed at once.
         self.has_settings = self.broken = False
@@ -58,12 +58,12 @@ class Connection:
 
     @property
     def finished(self) -> bool:
-        """Whether no call may begin any more, all calls are answered, and all bytes sent."""
+        """Whether the connection can be closed: no call may begin, all calls are answered, and all bytes sent."""
         return self._is_final and not self.calls and not self.out
 
     @property
     def waiting(self) -> bool:
-        """Whether received frames wait for the connection's next turn."""
+        """Whether received frames were left for the next call of `handle_frames`."""
         return self._frames.ready_bytes > 0 and not self.broken
 
     def receive(self, data: bytes) -> None:
@@ -74,7 +74,7 @@ class Connection:
         self.handle_frames()
 
     def handle_frames(self) -> None:
-        """Handle received frames for one turn, which is limited in time because a few bytes can cause much work."""
+        """Handle received frames for at most `turn_s`, because a few bytes can cause much work; leave the rest."""
         end_s = self._clock() + self._state.turn_s
         with self._exchange():
             while piece := self._frames.split():
@@ -116,7 +116,7 @@ class Connection:
             if self._goaway_s is not None and now_s - self._goaway_s > limits.GOAWAY_PING_S:
                 self._send_last_goaway()
             if self._sender.full:
-                # While the output buffer is full, the server does not read, so the client cannot complete its frame.
+                # While the output buffer is full, the server reads nothing: do not count this time for FRAME_S.
                 self._partial_s = now_s
             elif self._is_partial() and now_s - self._partial_s > limits.FRAME_S:
                 raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "an unfinished frame or header block")
@@ -182,8 +182,8 @@ class Connection:
             case events.PingAckReceived(ping_data=data) if data == _PING:
                 self._send_last_goaway()
             case events.ConnectionTerminated(error_code=ErrorCodes.NO_ERROR):
-                # The client begins no more calls but expects answers (RFC 9113 section 6.8). h2 would refuse to send
-                # them because it considers the connection closed.
+                # After its GOAWAY the client still expects answers (RFC 9113 section 6.8). Reopen h2's state, because
+                # h2 considers the connection closed and would refuse to send them.
                 self._h2.state_machine.state = ConnectionState.SERVER_OPEN
                 self._is_final = True
             case events.ConnectionTerminated():

@@ -81,8 +81,8 @@ class FrameSplitter:
 class FrameLimits:
     """Limits the size of frames and header blocks, and the rate of frames without payload.
 
-    The number of allowed frames grows with payload, time, answers, and bytes that the client reads, so that clients
-    that make normal calls never use it up.
+    Each frame uses up at least one allowed frame. Payload, time, answers, and bytes that the client reads add
+    allowed frames, so that clients that make normal calls never run out.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -93,7 +93,7 @@ class FrameLimits:
         self.in_block = False
 
     def check(self, kind: int, flags: int, length: int) -> None:
-        """Check a frame's size and charge it, by its header. Raises FrameRefused."""
+        """Check a frame's size and use up allowed frames, given the frame's header. Raises FrameRefused."""
         if length > _MAX_BYTES.get(kind, limits.MAX_OTHER_BYTES):
             code = ErrorCodes.FRAME_SIZE_ERROR if kind == _DATA else ErrorCodes.ENHANCE_YOUR_CALM
             raise FrameRefused(code, f"a frame of type {kind} with {length} bytes")
@@ -133,13 +133,13 @@ def check_settings(h2: H2Connection) -> None:
     """Limit the memory that h2 uses for the client's settings. Raises FrameRefused."""
     if len(h2.remote_settings) > limits.MAX_SETTINGS:
         raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "too many settings")
-    # Only if larger: if the same size were set again, hpack would not announce the previous change.
+    # Set the size only if it is too large: setting the same size again would cancel hpack's announcement of a change.
     if h2.encoder.header_table_size > limits.MAX_TABLE_BYTES:  # noqa: PLR1730
         h2.encoder.header_table_size = limits.MAX_TABLE_BYTES
 
 
 class StallDetector:
-    """Detects a client that reads a connection or stream too slowly or not at all."""
+    """Detects a client that receives data of a connection or stream too slowly or not at all."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None

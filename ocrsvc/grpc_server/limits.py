@@ -14,7 +14,7 @@ MAX_AGE_S: Final = 300.0
 RECEIVE_BYTES: Final = 1 << 16
 # Size of the output buffer; when it is full, answers wait in their calls, and the server stops reading.
 MAX_UNSENT_BYTES: Final = 1 << 18
-# How long, and how many bytes, a closing connection is still read: a reset could lose the last response.
+# Seconds and bytes for which a closing connection is still read, because a TCP reset could lose the last response.
 LINGER_S: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
 # Longest wait for the ping's acknowledgement before the last GOAWAY is sent.
@@ -23,7 +23,7 @@ GOAWAY_PING_S: Final = 2.0
 STALL_GRACE_S: Final = 10.0
 MIN_BYTES_PER_S: Final = 1000.0
 
-# Longest and shortest turn of a connection, a round of all connections, and the interval of time limit checks.
+# Seconds to handle frames of one connection, at most and at least, and of all connections; interval of limit checks.
 TURN_S: Final = 0.02
 MIN_TURN_S: Final = 0.001
 ROUND_S: Final = 0.02
@@ -48,7 +48,7 @@ MAX_SETTINGS: Final = 32
 # Time limit of a frame or header block, from its first byte to its last.
 FRAME_S: Final = 30.0
 
-# Frames without payload that are allowed in a burst, and per second.
+# Frames without payload that a connection may send at once, and on average per second.
 BURST_FRAMES: Final = 2000
 FRAMES_PER_S: Final = 200
 # Received payload bytes that allow one more frame.
@@ -69,9 +69,9 @@ EXEMPT_CALLS: Final = 4
 EXEMPT_BYTES: Final = STREAM_BYTES + (1 << 11)
 # Larger messages are parsed in a pool thread even if their method is quick.
 QUICK_BYTES: Final = 1 << 14
-# Share of the memory for incomplete messages, which clients may never complete.
+# Largest fraction of the memory for incomplete messages, because clients may never complete them.
 ARRIVING_PART: Final = 0.25
-# The loop ends a call this long after its deadline if the call's own thread has not ended it by then.
+# The loop waits this long after a call's deadline for the thread that answers the call, then ends the call itself.
 DEADLINE_GRACE_S: Final = 0.5
 # How long a stream may be idle: normally, and while its worker is being replaced.
 IDLE_S: Final = 300.0

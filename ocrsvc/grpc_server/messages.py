@@ -70,7 +70,7 @@ class MessageReader:
         self.data = bytearray()
 
     def is_plain(self, max_bytes: int) -> bool:
-        """Whether the next message, which must be complete, is uncompressed and with its prefix within `max_bytes`."""
+        """Whether the next message (must be complete) is uncompressed and has at most `max_bytes` with its prefix."""
         compressed, length = self._next()
         return not compressed and PREFIX_BYTES + length <= max_bytes
 
@@ -169,7 +169,7 @@ def _count_fields(descriptor: Any, data: bytes | memoryview) -> int:
             if length and field is not None and field.message_type is not None:
                 open_.append((field.message_type, at - length, at))
             elif length and field is not None and field.type not in (field.TYPE_STRING, field.TYPE_BYTES):
-                # A packed list of numbers, which take at least one byte each.
+                # Count a packed list as one number per byte, the maximum, without decoding it.
                 count += length
             if count > limits.MAX_FIELDS:
                 raise CallFailed(Code.RESOURCE_EXHAUSTED, f"The message has more than {limits.MAX_FIELDS} fields.")

@@ -34,7 +34,7 @@ class Transport:
 
     sock: socket.socket | TlsSocket
     connection: Connection
-    # The connection's memory, calls excluded; empty if the budget was used up when it was accepted.
+    # Counts the connection's memory, calls excluded; empty if the memory was used up when the connection was accepted.
     share: Share
     selector: selectors.BaseSelector
     # All transports of the server; a transport removes itself when it closes.
@@ -60,12 +60,12 @@ class Transport:
 
     @property
     def waiting(self) -> bool:
-        """Whether received frames wait to be handled, and the output buffer has room."""
+        """Whether received frames can be handled now: some were left, and the output buffer has room."""
         connection = self.connection
         return connection.waiting and self._closing_s is None and len(connection.out) < limits.MAX_UNSENT_BYTES
 
     def _read(self, events: int) -> None:
-        """Read from a ready socket; the loop calls `write` at the end of every round."""
+        """Read from a ready socket and handle frames; the answers are sent by `write` after all sockets were read."""
         if not events & selectors.EVENT_READ or (self._in_handshake and not self._advance_handshake()):
             return
         try:
@@ -170,7 +170,7 @@ class Transport:
             try:
                 self.sock.shutdown(socket.SHUT_WR)
             except BlockingIOError:
-                # The socket does not accept close_notify yet.
+                # The socket's buffer has no room for TLS's close_notify yet; the next call tries again.
                 return
             except OSError:
                 pass
@@ -277,7 +277,7 @@ class RpcServer:
         return limits.CHECK_S if self._transports or self._paused else None
 
     def _update_accepting(self) -> None:
-        """Poll the listeners only while connections can be accepted: else waiting ones would keep waking the loop."""
+        """Poll the listeners only while connections can be accepted; otherwise queued ones keep waking the loop."""
         accepting = not self._draining and not self._paused
         if accepting == self._accepting:
             return
@@ -289,7 +289,7 @@ class RpcServer:
                 self._selector.unregister(listener)
 
     def _close_listeners(self) -> None:
-        """Accept waiting connections, then close the listeners: the kernel resets queued ones at the last close."""
+        """Accept queued connections, then close the listeners, because the kernel resets queued ones then."""
         self._update_accepting()
         while self._listeners:
             listener = self._listeners.pop()
@@ -339,7 +339,7 @@ class RpcServer:
 
 
 def connection_to_close(transports: Collection[Transport]) -> Transport:
-    """Choose the connection to close: of the address with the most, without calls if possible, idle for longest."""
+    """The longest idle connection, preferably without calls, of the address that has the most connections."""
     counts = Counter(transport.connection.caller for transport in transports)
 
     def rank(transport: Transport) -> tuple[int, bool, float]:

@@ -42,7 +42,7 @@ class ServerState:
     access: CallAccess | None = None
     # Number of answers in progress.
     running: int = 0
-    # Length of a connection's turn in this round.
+    # Time limit for handling one connection's frames at once; the loop sets it from the number of busy connections.
     turn_s: float = limits.TURN_S
     # Called by pool threads to wake the loop.
     wake: Callable[[], object] = ignore
@@ -70,7 +70,7 @@ class ServerState:
         self._pool.submit(self._work, make, record, on_outcome)
 
     def deliver(self) -> None:
-        """On the loop's thread: handle the answers that pool threads have made."""
+        """On the loop's thread: call `on_outcome` for the answers that pool threads have made."""
         while self._done:
             self._done.popleft()()
 
@@ -97,7 +97,7 @@ class ServerState:
     def _finish(self, on_outcome: Callable[[Outcome], None], outcome: Outcome) -> None:
         self.running -= 1
         self.on_call(-1)
-        # Resume queued calls before this call's next message, so that a stream cannot occupy a thread forever.
+        # Give the free thread to queued calls before this call's next message, so that a stream cannot keep it forever.
         while self.queue and self.has_thread:
             self.queue.pop(next(iter(self.queue)))()
         on_outcome(outcome)

@@ -35,9 +35,9 @@ class Stream:
     # Counts the memory of incomplete messages, which `share` counts too.
     arriving: Share
     record: CallRecord
-    # Whether the call, a small one, is served even if the memory budget is used up.
+    # Whether the call is small enough to be served even if the memory budget is used up.
     is_exempt: bool
-    # When the client last sent or read data, or a message was answered.
+    # When the client last sent or received data, or a message was answered.
     active_s: float
     # When the first byte of the incomplete message arrived.
     message_s: float = 0.0
@@ -122,9 +122,9 @@ class Stream:
         return [] if were_sent else [*_HEADERS, *self.record.headers()]
 
     def is_stalled(self, sender: Sender, now_s: float) -> bool:
-        """Whether the client has stopped reading: this stream's window is closed, or no stream is read.
+        """Whether the client has stopped receiving: this stream's flow control window is full, or no stream advances.
 
-        While the client reads other streams, this one may wait for the connection's window or for its turn.
+        If other streams advance, this one may only wait for the connection's window or for its turn to send.
         """
         if not self.stall.is_stalled(now_s):
             return False
@@ -135,7 +135,7 @@ class Stream:
         """The error for a call that exceeds a time limit, else None; `draining_s` is when the worker began to drain."""
         silent_s = now_s - max(draining_s or 0.0, self.active_s)
         if self.trailers is not None or self.out:
-            # While an answer is being sent, only its rate is limited, as the client may not be able to send a message.
+            # During an answer only its minimum rate counts, because the client may be unable to send meanwhile.
             self.message_s = now_s
         elif now_s - self.call.deadline > limits.DEADLINE_GRACE_S:
             return CallFailed(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
