@@ -12,11 +12,11 @@ from ocrsvc.telemetry.log_lines import DROPPED, LINE_BYTES, QUEUE_LINES, REQUEST
 _STDOUT: Final = 1
 _LONGEST_PATH: Final = 200
 _FIELDS: Final = ("client", "method", "path", "adapter", "status", "code", "bytes_in", "bytes_out", "seconds")
-# Lines wait this long so that several are written at once; a killed worker loses waiting lines.
+# Delay before lines are written, so that one call writes several; a killed worker loses delayed lines.
 _PAUSE_S: Final = 0.02
 _LOGGER: Final = "ocrsvc.access"
 _SERVER_ERROR: Final = 500
-# gRPC status codes of server faults; they cannot be confused with HTTP status codes, which begin at 100.
+# gRPC status codes of server faults; the same field may hold an HTTP status, but those begin at 100.
 _OUR_FAULT: Final = frozenset({2, 4, 12, 13, 14, 15})
 
 

@@ -10,7 +10,7 @@ from ocrsvc.telemetry.metric import Key
 SERIES: Final = 64
 """Largest number of series with exemplars in one process; later series have none."""
 
-# An exemplar is kept at least this long, so that frequent requests do not rewrite it each time.
+# Shortest time between two writes of a bucket's exemplar, so that not every request writes one.
 _FRESH_S: Final = 1.0
 _KEY_BYTES: Final = 96
 _TRACE_BYTES: Final = 32
@@ -50,7 +50,7 @@ class WorkerExemplars:
         self._entries: dict[Key, _Entry] = {}
 
     def put(self, key: Key, bucket: int, exemplar: Exemplar) -> None:
-        """Replace a bucket's exemplar, unless the present one is newer or less than a second older."""
+        """Replace a bucket's exemplar, unless the stored one is newer than `exemplar` or less than a second older."""
         entry = self._entries.get(key) or self._begin(key)
         if entry is None:
             return

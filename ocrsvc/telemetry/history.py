@@ -26,7 +26,7 @@ _TOTAL: Final = metrics.STAGE_SECONDS.of("total", "request")
 _SHARE: Final = 0.95
 _MIN_S: Final = 0.001
 _BUCKETS: Final = len(BUCKETS_S) + 1
-# Two more points than intervals shown: one for the first interval's start, one that may be overwritten in a read.
+# N intervals need N + 1 points; one more is spare, because the oldest may be overwritten while it is read.
 _POINTS: Final = int(SPAN_S / EVERY_S) + 2
 
 _COUNTS: Final = ("requests", "images", "own_failures", "caller_failures", "refused")
@@ -104,7 +104,7 @@ def _sum(series: Series, metric: Metric, only: Sequence[str] = (), without: Sequ
 
 
 def curves(points: Sequence[Point]) -> dict[str, list[float | None]]:
-    """Curves with one value per interval between two points: a rate, a gauge at its end, or a 95th percentile."""
+    """Curves with one value per interval between two points: a mean rate, a gauge at its end, or a 95th percentile."""
     pairs = list(pairwise(points))
     plots: dict[str, list[float | None]] = {f"{name}_per_s": [_rate(name, *pair) for pair in pairs] for name in _COUNTS}
     plots |= {name: [getattr(after, name) for _, after in pairs] for name in _GAUGES}

@@ -59,7 +59,7 @@ class Ledger:
             self.enter(before)
 
     def note_page(self, phases: Sequence[Segment]) -> None:
-        """A page has been read: split the time spent waiting for it into the page's `phases`, where they overlap."""
+        """Count a page that was read; time spent in the page's `phases` counts for them, not for this stage."""
         now_s = self._clock()
         self.pages += 1
         for phase in phases:
@@ -70,19 +70,19 @@ class Ledger:
         self._add(self._stage, now_s)
 
     def seconds(self) -> Mapping[str, float]:
-        """The seconds of each stage so far; their sum is the request's age."""
+        """The seconds spent in each stage so far; their sum is the time since the request began."""
         spent_s = {str(stage): stage_s for stage, stage_s in self._spent_s.items()}
         spent_s[self._stage] += self._clock() - self._since_s
         return spent_s
 
     def close(self) -> float:
-        """End the last stage; return the time of that."""
+        """End the last stage; return the end of the request on the ledger's clock."""
         now_s = self._clock()
         self._add(self._stage, now_s)
         return now_s
 
     def _add(self, stage: Stage, end_s: float) -> None:
-        """Add the time from the last segment's end to `end_s` to this stage."""
+        """Add the time since the previous segment's end, up to `end_s`, to this stage."""
         begin_s, self._since_s = self._since_s, end_s
         self._spent_s[stage] += end_s - begin_s
         if self.segments and self.segments[-1].stage == stage:

@@ -23,11 +23,11 @@ _TOGETHER: Final = 64
 LINE_BYTES: Final = 4096
 """Longest line with its newline: Linux's PIPE_BUF, up to which a write to a pipe is atomic."""
 
-# Names of the events "request answered" and "log lines dropped".
+# Values of the field `event` for an answered request, and for dropped log lines.
 REQUEST: Final = "request"
 DROPPED: Final = "dropped"
 _MESSAGE: Final = "message"
-# A stack is shortened first, and at its beginning, because the error is at its end.
+# The stack trace is the first field that is shortened in a long line; its beginning goes, as the error is at its end.
 _STACK: Final = "stack"
 _LONG: Final = (_STACK, _MESSAGE, "path")
 _MIN_CHARACTERS: Final = 40

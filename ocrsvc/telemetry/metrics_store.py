@@ -25,16 +25,16 @@ from ocrsvc.telemetry.metric import BUCKETS_S, Key, Metric
 from ocrsvc.telemetry.metrics import CACHE_HITS, IMAGES, LINES, SERIES_DROPPED, STAGE_SECONDS, PageSource
 
 if TYPE_CHECKING:
-    # Imports numpy, which the arbiter must not load.
+    # Only for type checkers: this module imports numpy, which the arbiter must not load.
     from ocrsvc.results import Reading
 
 SERIES: Final = 4096
 """Series that one block may hold, twice what all formats can make; SERIES_DROPPED counts the excess."""
 
 SAMPLE_S: Final = 0.5
-# How long an ending worker waits for a sampler that a disk blocks.
+# Longest wait of an ending worker for the sampler's thread, which a slow disk may block.
 _END_S: Final = 1.0
-# Kinds of metrics that are dropped when their worker ends; kinds of which the largest value of all workers counts.
+# Kinds whose values are dropped when their worker ends, and kinds combined by maximum over workers instead of sum.
 _ENDING: Final = ("gauge", "reading")
 _LARGEST: Final = ("latest", "reading")
 _KEY_BYTES: Final = 96
@@ -52,7 +52,7 @@ class _Series(ctypes.Structure):
 
 
 class _Block(ctypes.Structure):
-    # The last series collects the values that find no free one; it is never read.
+    # The additional series at the end takes the values of all series beyond the limit; it is never read.
     _fields_ = (("used", ctypes.c_int64), ("dropped", ctypes.c_int64), ("series", _Series * (SERIES + 1)))
 
 
@@ -76,7 +76,7 @@ class WorkerMetrics:
         self.record(((metric.of(*labels), by),))
 
     def put(self, metric: Metric, value: float, *labels: str) -> None:
-        """Set a metric whose values overwrite each other: a gauge, a reading, or the latest time of an event."""
+        """Set a metric whose samples overwrite each other: gauge, value that all workers measure, or latest time."""
         with self._lock:
             self._values_of(metric.of(*labels))[0] = value
 
@@ -95,7 +95,7 @@ class WorkerMetrics:
                     self._exemplars.put(key, bucket, Exemplar(trace_id, seconds, time.time()))
 
     def add_block(self, series: Series) -> None:
-        """Add the values of an ended worker's block, except gauges and readings, which are void without it."""
+        """Add the values of an ended worker's block, except those that describe only running workers (_ENDING)."""
         with self._lock:
             for key, values in series.items():
                 if key == SERIES_DROPPED.of():
@@ -154,7 +154,7 @@ class MetricsStore:
         self._exemplars.fold(slot)
 
     def read(self) -> Series:
-        """The values of the whole service; repeat the read if the arbiter folds meanwhile, so no counter decreases."""
+        """The values of the whole service; reads again if the arbiter was moving counts, which could count twice."""
         for _ in range(_TRIES):
             version = self._head.version
             series = self._add_up()
@@ -185,7 +185,7 @@ def _series(block: _Block) -> Iterator[tuple[Key, Sequence[float]]]:
 
 
 def _merged(key: Key, one: Iterable[float], other: Iterable[float]) -> list[float]:
-    """Combine two blocks' values of one series, by maximum or sum."""
+    """Combine two blocks' values of one series: the larger for the kinds _LARGEST, else the sum."""
     return list(map(max if key[0] in _LARGEST else add, one, other))
 
 
@@ -233,7 +233,7 @@ def _stages(reading: Reading) -> dict[str, float]:
 
 
 class Sampler(threading.Thread):
-    """Calls `read` every `every_s` seconds, and sets the gauges that it yields; after an error old values stay."""
+    """Calls `read` every `every_s` seconds and sets the metrics that it yields; if it fails, they keep their values."""
 
     def __init__(self, metrics: WorkerMetrics, read: Callable[[], Iterable[Sample]], every_s: float = SAMPLE_S) -> None:
         super().__init__(name="sampler", daemon=True)

@@ -120,7 +120,7 @@ class OtlpTracer:
     def stop(self, timeout_s: float) -> None:
         """Send waiting spans for at most `timeout_s`; count the rest as dropped."""
         self._exporter.max_waiting = 0
-        # In a thread, because the SDK's shutdown has no timeout.
+        # Run the SDK's shutdown in a thread, because it has no timeout.
         ending = threading.Thread(target=self._processor.shutdown, name="traces-end", daemon=True)
         ending.start()
         ending.join(timeout_s)

@@ -28,7 +28,7 @@ Samples = Mapping[tuple[str, ...], float]
 
 
 class Row(NamedTuple):
-    """A field of the worker table with the metric that exposes it."""
+    """A field of the worker table, and the metric that exposes its value to Prometheus."""
 
     field: str
     metric: Metric
@@ -115,7 +115,7 @@ def _family(metric: Metric, samples: Samples) -> Family:
 def _counted(metric: Metric, series: Series, exemplars: Exemplars) -> Family:
     by_labels = {key[2:]: values for key, values in series.items() if key[:2] == (metric.kind, metric.name)}
     if metric.kind != "reading":
-        # Series start at 0, so that Prometheus sees the first event as an increase.
+        # Expose series with known labels as 0 before their first event, so that Prometheus sees an increase.
         known = metric.known if metric.labels else ((),)
         by_labels = dict.fromkeys(known, (0.0,) * (len(_BOUNDS) + 1)) | by_labels
     if metric.kind == "histogram":

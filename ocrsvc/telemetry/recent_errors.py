@@ -35,7 +35,7 @@ class _Record(ctypes.Structure):
 
 
 class _Rings(ctypes.Structure):
-    # Per kind of fault: the number of records ever written, and the ring buffer.
+    # For each kind of fault: the number of records written since the start, and a ring buffer of the last ones.
     _fields_ = (("written", ctypes.c_int64 * len(_FAULTS)), ("records", _Record * KEPT * len(_FAULTS)))
 
 

@@ -7,7 +7,7 @@ import re
 import time
 from dataclasses import dataclass
 
-# Not `secrets`: ids are not secret, and os.urandom takes 12 us for a request's five. Python reseeds after a fork.
+# Ids need no `secrets`, whose os.urandom takes 12 us for the five ids of a request. Python reseeds after a fork.
 from random import getrandbits
 from typing import Final
 
@@ -72,7 +72,7 @@ def read_trace_context(parent: str, state: str = "") -> TraceContext | None:
     version, trace_id, span_id, flags, rest = match.groups()
     if version == "ff" or (version == "00" and rest is not None) or not (trace_id.strip("0") and span_id.strip("0")):
         return None
-    # In later versions only the flag "sampled" keeps its meaning.
+    # Of the flags of later header versions only "sampled" is certain to keep its meaning.
     known = int(flags, 16) & (0x03 if version == "00" else SAMPLED)
     return TraceContext(trace_id, span_id, flags=known, state=_passed_state(state))
 
