@@ -55,7 +55,7 @@ def create_app(
     request_metrics = request_metrics or metrics_of_one_process()
     limits = limits or shared_limits_of(settings)
     app = App("ocrsvc", static_folder=None, template_folder=None)
-    # Flask calls the request class with the environ.
+    # Flask passes only the WSGI environ to the request class, so bind our own arguments here.
     app.request_class = partial(Request, settings=settings, memory=limits.memory)  # type: ignore[assignment]
     # werkzeug would redirect /v1//ocr to /v1/ocr, and a redirected POST loses its body; now /v1//ocr is unknown.
     app.url_map.merge_slashes = False
@@ -63,7 +63,7 @@ def create_app(
     RequestCounter(app, request_metrics)
     install(app)
     if limits.guard is not None:
-        # Flask's documentation adds middleware in this way.
+        # Wrapping `wsgi_app` is Flask's documented way to add middleware.
         app.wsgi_app = guarded(app.wsgi_app, limits.guard)  # type: ignore[method-assign]
     url_files = UrlFiles(policy_of_files(settings), settings.url_fetches)
     api = make_api(reader, url_files, settings)

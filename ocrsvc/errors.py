@@ -23,7 +23,7 @@ class OcrsvcError(Exception):
 
     def __init_subclass__(cls, **facts: object) -> None:
         super().__init_subclass__()
-        # Retryable errors end a command with EX_TEMPFAIL (75) unless the class has another exit code.
+        # If a class names no exit code of its own, a retryable error ends a command with EX_TEMPFAIL (75).
         for name, value in ({"exit_code": 75, **facts} if facts.get("retryable") else facts).items():
             setattr(cls, name, value)
 

@@ -77,7 +77,7 @@ class ResultFiles:
 
     @contextmanager
     def turn(self, *, with_pdf: bool = False) -> Iterator[Check]:
-        """Wait for the caller's turn to make a file or large response; yields a check to call often while making it.
+        """Wait until this caller may make a file or large response; yields a check to call often while making it.
 
         Raises as `path`.
         """

@@ -42,7 +42,7 @@ class Router:
             if rivals := self._rivals(request):
                 request.url_rule = rivals[_best_by_head(request, self._allowed(request, rivals))]
         elif len(owners := self._adapters_at_port(request) or _owners(self._rules, request.path)) == 1:
-            # No route matched. The blueprint of this rule formats the error.
+            # No route matched: set any rule of this adapter, whose blueprint then formats the error.
             request.url_rule = self._rules[next(iter(owners))][0]
 
     def by_body(self, request: Request) -> None:
@@ -72,7 +72,7 @@ class Router:
 def _best_by_head(request: Request, rivals: Collection[str]) -> str:
     """Choose among adapters by the request's method and the body's type."""
     if request.method != "POST":
-        # The web page's view serves both browsers and programs.
+        # The web page's view comes first at `/`, because it answers both browsers and programs.
         return "page" if "page" in rivals else min(rivals, key=_rank)
     forms = _taking_forms().intersection(rivals) if request.mimetype in FORMS else ()
     return min(forms or rivals, key=_rank)

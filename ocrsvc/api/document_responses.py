@@ -89,14 +89,14 @@ class DocumentResponses:
                 write_zip(outputs, output, _limit_s(), check)
             size_bytes = output.tell()
             output.seek(0)
-            # Count this copy of the file in the memory share; the response counts it from then on.
+            # Count the file's bytes here only until the response exists, which counts them from then on.
             with request.share.holding(size_bytes):
                 data = output.read()
         return Response(data, content_type=outputs[0].media_type if len(outputs) == 1 else ZIP_TYPE)
 
     def _documents_of(self, files: Sequence[RequestFile]) -> list[NamedResult]:
         engine = next(file.read.readings[0].engine for file in files if file.read.readings)
-        # With the option `mask` every page has a list of masked parts, which may be empty; else it is None.
+        # Any list, even an empty one, shows that the option `mask` is on; without it `masked` is None.
         is_masked = any(reading.page.masked is not None for file in files for reading in file.read.readings)
         return [NamedResult(file.name, self._result_of(file, engine, is_masked=is_masked)) for file in files]
 
@@ -127,7 +127,7 @@ def _failed_pages(files: Sequence[RequestFile]) -> str:
     else:
         numbers = [at for at, outcome in enumerate(outcomes, start=1) if isinstance(outcome, OcrsvcError)]
     ranges = format_ranges(numbers)
-    # To keep the header short, the last range is open-ended, and may include pages that did not fail.
+    # To keep the response header short, replace all further ranges by one open range, which may include good pages.
     rest = [f"{more.partition('-')[0]}-" for more in ranges[_MAX_RANGES : _MAX_RANGES + 1]]
     return ",".join([*ranges[:_MAX_RANGES], *rest])
 
@@ -148,7 +148,7 @@ def _is_text(outputs: Sequence[OutputFile]) -> bool:
 
 
 def _limit_s() -> float:
-    """Slightly more than the request's time left, so that its check raises first when the deadline passes."""
+    """Time limit for writing a file in seconds: a little more than the request's, whose own error should come first."""
     return request.left_s + _AFTER_DEADLINE_S
 
 

@@ -162,7 +162,7 @@ class _JobViews:
         return response
 
     def delete(self, job_id: str) -> Response:
-        """Delete a job; a running one stops within a page."""
+        """Delete a job; a running job ends with its current page at the latest."""
         self._files.jobs.clear(self._find(job_id))
         return Response(status=204)
 

@@ -97,12 +97,12 @@ def _context(options: RequestedOptions) -> RequestContext:
 
 
 def _accepted() -> str:
-    """The format in the header Accept, else JSON. Raises BadOption for a zip, which needs named formats."""
+    """The format in the header Accept, else JSON. Raises BadOption for a zip: the request must name its formats."""
     if request.environ.get("HTTP_ACCEPT", "*/*") == "*/*":
         return JSON
     names = {JSON_TYPE: JSON} | {form.media_type: name for name, form in output_formats().items()}
     names |= {form.media_type: name for name, form in STREAM_FORMS.items()}
-    # Parameters such as charset=utf-8 do not select a format.
+    # Remove parameters such as charset=utf-8, which do not matter for the choice of a format.
     accepted = MIMEAccept([(kind.partition(";")[0].rstrip(), quality) for kind, quality in request.accept_mimetypes])
     wanted = accepted.best_match(names)
     if wanted is None and accepted.best_match([ZIP_TYPE]):

@@ -14,7 +14,7 @@ URL_FIELD: Final = "url"
 
 
 def request_files(content: Content, url_files: UrlFiles) -> list[bytes | OcrsvcError]:
-    """The files in order, one from a URL last; an error stands for invalid base64. Raises as `images`, `fetch`."""
+    """The files in order, the one at a URL last; invalid base64 gives an error instead. Raises as `images`, `fetch`."""
     fetched = fetch_named(content, url_files)
     if fetched is None:
         return content.images(IMAGE_FIELDS, IMAGE_FIELDS)

@@ -86,7 +86,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def _with_tabs(page: str) -> str:
-    """Insert a tab for each text format except plain text, which has one, and a button for each other format."""
+    """Add to the page a tab per text format (plain text already has one), and a button per binary format."""
     tabs = (TAB.format(name, form) for name, form in text_formats().items() if name != "text")
     others = (FILE.format(name, form) for name, form in output_formats().items() if not form.text)
     return page.replace(TABS, "".join(tabs)).replace(FILES, "".join(others))

@@ -96,7 +96,7 @@ def describe_keys(settings: Settings) -> str:
     if settings.keys is None:
         return "off"
     address, path, valid = without_passwords(settings.keys), path_of(settings.keys), 0
-    # A SQLite file that does not exist yet has no keys, and opening it would create it.
+    # Do not open a SQLite file that does not exist yet, because that would create it; it has no keys.
     if path is None or path.exists() or not path.parent.is_dir():
         try:
             with closing(open_store(settings.keys)) as store:

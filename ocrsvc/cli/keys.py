@@ -49,7 +49,7 @@ def _change(
     may_cache: bool | None,
     **limits: Any,
 ) -> Change:
-    """Make the function that applies the options to a key's entry. Raises OperatorError."""
+    """Make the function that applies the command's options to a key's entry. Raises OperatorError."""
     fields: dict[str, Any] = {"scopes": frozenset(scope) or None, "priority": priority, "may_cache": may_cache}
     fields = {name: value for name, value in fields.items() if value is not None}
     if adapter:
@@ -147,7 +147,7 @@ def _opened() -> Iterator[KeyStore]:
 
 @contextmanager
 def _audited(action: str, name: str) -> Iterator[tuple[KeyStore, float, dict[str, object]]]:
-    """Yield the store, the time, and facts that are written to the audit log after the block. Raises as `_opened`."""
+    """Yield store, time, and facts to log; write them to the audit log after the block. Raises as `_opened`."""
     facts: dict[str, object] = {"name": name}
     with _opened() as store:
         log, now_s = audit_log_of(read_settings()), time.time()
@@ -224,7 +224,7 @@ def _rotate(name: str, grace: float) -> None:
 @keys.command("callback-secret", examples=("ocrsvc keys callback-secret acme",))
 @_NAME
 def _callback_secret(name: str) -> None:
-    """Print the secret that signs the callbacks of a key's jobs, except of jobs with their own."""
+    """Print the secret that signs the callbacks of a key's jobs, except jobs that have their own secret."""
     service_secret = read_settings().callback_secret
     if service_secret is None:
         raise OperatorError("OCRSVC_CALLBACK_SECRET is not set.", "Set it to the service's value.")

@@ -35,7 +35,7 @@ class _Commands(Group):
         return [name for names in COMMANDS.values() for name in names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name; None for an option. Raises NoSuchCommand."""
+        """Import and return the command of this name; None if it is an option. Raises NoSuchCommand."""
         if cmd_name in (names := self.list_commands(ctx)):
             module = import_module(f"ocrsvc.cli.{_MODULES.get(cmd_name, cmd_name)}")
             command: click.Command = getattr(module, cmd_name)

@@ -105,7 +105,7 @@ def selector_of(control: ModelControl, settings: Settings) -> VersionSelector:
 def _list(settings: Settings, url: str | None, access: Access, *, as_json: bool) -> None:
     """List the models and their versions."""
     if url:
-        # A service does not report reasons.
+        # A service does not report why a version is not served, because the reason may name paths.
         with access.client(url) as client:
             listed = [asdict(one) | {"state": one.state.lower(), "reason": ""} for one in client.models().models]
     else:
@@ -155,7 +155,7 @@ def _entry(
     if version is None:
         return about
     described = version.description
-    # Only the model's own files: the built-in model's folder is that of a wheel with other files.
+    # Count only the model's own files: the built-in model is in the folder of a wheel, which has other files too.
     files = [version.folder / file for file in version.digests or described.files]
     return {
         **about,
@@ -168,7 +168,7 @@ def _entry(
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    # Version 0 stands for a model whose folder cannot be listed.
+    # A model whose folder cannot be listed has the version number 0, which is not shown.
     return f"{entry['name']}/{entry['version']}" if entry["version"] else entry["name"]
 
 
@@ -192,8 +192,8 @@ def _row(entry: Mapping[str, Any]) -> Sequence[str]:
 def _check(settings: Settings, chosen: WantedModel | None) -> int:
     """Verify and open versions, and read their reference pages.
 
-    Each version is opened in its own process. If a version has no verdict, this one is kept, as if the service had
-    proved it. The exit code is 65 if a version has defects.
+    Each version is opened in its own process. If a version has no verdict yet, the result becomes its verdict, as if
+    the service had proved it. The exit code is 65 if a version has defects.
     """
     control, prover = control_of(settings), Prover(settings, plan_for(settings, workers=1), lambda: False)
     statuses, verdicts = control.status(chosen.name if chosen else None), Verdicts(settings, control.store)

@@ -68,7 +68,7 @@ def read_by_service(files: Sequence[Path], url: str, access: Access, options: Op
             if shows:
                 show_progress(done, len(files), visible(str(file))[:60])
             if isinstance(answer, NotConnected) and done < len(files):
-                # The other files would fail in the same way, each after a few seconds.
+                # Stop here: without a connection the other files would fail too, each after a few seconds.
                 left = f"{answer.remedy} {count_of(len(files) - done, 'more file')} not read."
                 yield file, NotConnected(answer.detail, left)
                 return

@@ -98,7 +98,7 @@ def describe_overview(answer: Node) -> Iterator[str]:
 
 
 def _last_minute(curves: Node) -> str:
-    """The last minute's mean rates of the counters, and maxima of the percentiles."""
+    """The last minute as text: mean rates of requests and failures, and the highest 95th percentiles of times."""
     if not curves["ready"]:
         return "not recorded by this service"
     counted = (("requests", "requests_per_s"), ("own failures", "own_failures_per_s"), ("refused", "refused_per_s"))

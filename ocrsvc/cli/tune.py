@@ -109,13 +109,13 @@ def _measure_all(candidates: Sequence[SettingValues], load: Load) -> list[Measur
 
 
 def workers_and_threads(cpus: float, device: str) -> list[SettingValues]:
-    """Candidates: from few workers with many engine threads to many workers with few."""
+    """The settings to measure: from few workers with many engine threads each to many workers with few."""
     if device == "cuda":
         # Engine threads mostly wait for the GPU, so their number does not depend on the cores.
         return [{"workers": w, "engine_threads": t} for w, t in product((1, 2, 3), (2, 4, 8))]
     cores = max(1, round(cpus))
     workers = {count for count in (1, 2, 4, cores // 2, cores) if 1 <= count <= cores}
-    # Each worker gets an equal share of the cores as threads, or one thread more.
+    # Give each worker an equal number of engine threads: together one per core, or one more per worker.
     shares = {(w, cores // w + more) for w in workers for more in (0, 1)}
     return [{"workers": w, "engine_threads": t} for w, t in sorted(shares)]
 
@@ -139,7 +139,7 @@ def _in_words(values: SettingValues) -> str:
 
 def measure(values: SettingValues, load: Load) -> Measurement:
     """Start a service, warm it up with a page per client, put it under load, stop it. Raises OperatorError."""
-    # Workers log their readiness at level info; the clients have no certificate.
+    # Level info, because `_running` waits for the log lines of ready workers; the clients have no certificate.
     overrides = {**values, "log_level": "info", "tls_clients": "optional"}
     environ = os.environ | {variable_of(name): str(value) for name, value in overrides.items()}
     with _running(environ, values["workers"]) as url:

@@ -26,7 +26,7 @@ STUCK_S = 5.0
 class Executor(Generic[J]):
     """N threads that run an engine; each passes up to `batch` jobs to one call of `read`.
 
-    `read` returns one answer or error per job, in order. `places` and `may_join` are passed to the WorkQueue. Each
+    `read` returns one answer or error per job, in order; `places` and `may_join` are described in WorkQueue. Each
     thread calls `on_end` when it ends, and `on_idle` once after it has been idle for IDLE_S.
     """
 
@@ -60,7 +60,7 @@ class Executor(Generic[J]):
             thread.start()
 
     def submit(self, job: J, prepare: Callable[[], object] = ignore) -> None:
-        """Reserve a place in the queue, call `prepare`, queue the job. Raises QueueFull, NotReady, or its error."""
+        """Reserve a place in the queue, call `prepare`, queue the job. Raises QueueFull, NotReady, and as `prepare`."""
         self.queue.reserve(job.context.priority)
         try:
             prepare()

@@ -58,7 +58,7 @@ class Share:
         return self._budget.total_bytes
 
     def part(self) -> Share:
-        """Make a share for memory that may outlive the request: `release` of this share does not release it."""
+        """Make a share for memory that may outlive the request: releasing this share does not release the part."""
         return Share(self._budget, self._whole)
 
     def take(self, size_bytes: int, part: float = 1.0) -> None:

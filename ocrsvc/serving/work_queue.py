@@ -93,8 +93,8 @@ DEFAULT_CONTEXT: Final = RequestContext()
 class Job(Future[A]):
     """A queued job, and the future of its result; `deadline` is in monotonic seconds."""
 
-    size_bytes = 0  # memory held while it waits
-    queued_at = 0.0  # by the queue's clock
+    size_bytes = 0  # memory that the job holds while it is queued
+    queued_at = 0.0  # when the job was queued, by the queue's clock
     queue_s = run_s = 0.0  # time in the queue, and time in the engine
 
     def __init__(self, deadline: float, context: RequestContext = DEFAULT_CONTEXT) -> None:
@@ -121,11 +121,11 @@ class WorkQueue(Generic[J]):
         self._servers = servers
         self._clock = clock
         self._may_join = may_join
-        # Threads whose `take` must return without a job.
+        # Ids of threads whose current or next `take` must return None, as `interrupt` was called for them.
         self._interrupted: set[int] = set()
         self._taken = dict.fromkeys(PRIORITIES, 0)
         self._running = 0
-        # By earliest deadline; with the same deadline, in the order of arrival.
+        # Queued jobs per priority, earliest deadline first; jobs with the same deadline in the order of arrival.
         self._jobs: dict[Priority, list[J]] = {priority: [] for priority in PRIORITIES}
         self._batch_skipped = 0
         self._changed = threading.Condition()
@@ -133,7 +133,7 @@ class WorkQueue(Generic[J]):
         self._mean_run_s = 0.0
 
     def check_capacity(self, priority: Priority = "interactive") -> None:
-        """Raise QueueFull if no place is free, NotReady if closed. Takes no lock: contention for it cost more."""
+        """Raise QueueFull if no place is free, NotReady if closed. Takes no lock, to avoid contention."""
         if self._closed:
             raise _shutting_down()
         if self.waiting() >= self._places["interactive"]:
@@ -247,7 +247,7 @@ class WorkQueue(Generic[J]):
             job.cancel()
         if not job.set_running_or_notify_cancel():
             return False
-        # Check the client even if the job waited only briefly: pages queued ahead are taken one right after the other.
+        # Check even after a short wait: the client may have left while an earlier page of its file was read.
         gone = _gone(job.context)
         if gone is not None:
             job.set_exception(gone)

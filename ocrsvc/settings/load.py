@@ -100,7 +100,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[RawValue]:
     for variable, value in environ.items():
         if variable.startswith(PREFIX) and variable not in {CONFIG_VARIABLE, API_KEY_VARIABLE} and value != "":
             name = variable.removeprefix(PREFIX)
-            # Only all-capital names match: OCRSVC_Engine is refused, since OCRSVC_ENGINE could have another value.
+            # Refuse names such as OCRSVC_Engine as unknown, because OCRSVC_ENGINE could be set to another value.
             yield RawValue(name.lower() if name.isupper() else name, variable, value, "environment")
 
 
@@ -112,7 +112,7 @@ def _from_file(file: Path) -> Iterator[RawValue]:
     except ValueError as error:
         raise SettingsError(f"{CONFIG_VARIABLE}: {file} is not a TOML file: {error}.") from error
     for key, value in table.items():
-        # Converted to text, so that `workers = true` in the file is refused as in the environment.
+        # Check values of the file as text like those of the environment, so that `workers = true` does not mean 1.
         plain = value if isinstance(value, dict | list) else str(value)
         yield RawValue(key, f"{key} (in {file.name})", plain, "file")
 

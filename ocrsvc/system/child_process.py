@@ -85,7 +85,7 @@ class Program:
     def end(self, after_s: float = 0.0) -> None:
         """Close the connection, and kill the process unless it exits within `after_s`."""
         self.wire.close()
-        # A process that is not dead yet is reaped when the next one is started.
+        # If the killed process is not dead in time, `subprocess` reaps it when the next process is started.
         with suppress(subprocess.TimeoutExpired):
             try:
                 self.process.wait(after_s)

@@ -124,7 +124,7 @@ class GpuMemoryReader:
     def _listed_bytes(self) -> int | None:
         """The memory that NVML lists for this process; None if this process is not listed."""
         listed = self._source.processes()
-        # An id that was listed before the engine loaded belongs to a process outside this container.
+        # If the id was listed before this process used the GPU, it is that of another process outside this container.
         if self._pid in listed and self._pid not in self._before:
             return listed[self._pid]
         if self._last_own_bytes is None:

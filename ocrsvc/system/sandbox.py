@@ -52,7 +52,7 @@ def limit_resources(memory_bytes: int, file_bytes: int, open_files: int) -> None
 
 
 def lower_priority(pid: int, by: int = _NICE) -> None:
-    """Raise a process's nice value right after its start: loading libraries takes as long as reading most files."""
+    """Raise a process's nice value right after its start, because loading its libraries already takes much CPU time."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + by)
 
@@ -199,7 +199,7 @@ acct 163 89, syslog 103 116, personality 135 92, iopl 172 -1, ioperm 173 -1, vha
 """
 # Filters cannot check these calls' arguments in memory: fail with ENOSYS, so that the C library uses older calls.
 _ABSENT: Final = "openat2 437 437, clone3 435 435"
-# The first argument, a process id, must be that of this process; for the calls in the second line it may also be 0.
+# Allowed only for this process: the first argument must be its process id, or for _OWN_OR_ZERO its id or 0.
 _OWN: Final = "kill 62 129, tgkill 234 131"
 _OWN_OR_ZERO: Final = (
     "sched_setaffinity 203 122, sched_setscheduler 144 119, sched_setparam 142 118, sched_setattr 314 274"
@@ -301,7 +301,7 @@ def _if_bits(argument: int, bits: int, *, then: int, otherwise: int) -> list[_In
 
 
 def _load(argument: int) -> _Instruction:
-    """Load the lower 32 bits of an argument; the kernel uses only those of the checked arguments."""
+    """Load the lower 32 bits of an argument: of the arguments that the filter checks, the kernel uses no others."""
     return (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument)
 
 
