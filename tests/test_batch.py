@@ -80,8 +80,8 @@ def test_a_command_that_is_wrong_is_refused_and_leaves_nothing_that_the_right_on
     assert said in capsys.readouterr().err
     assert run([*command[:1], "", *command[2:]]) == 65
     assert run(command) == 0
-    assert run([*command, "--line"]) == 65
-    assert "began with detect true; now it is detect false." in capsys.readouterr().err
+    assert run([*command, "--line", "--format", "text,pdf"]) == 65
+    assert "began with format jsonl, detect true; now it is format text,pdf, detect false." in capsys.readouterr().err
 
 
 def test_sources_and_shards_without_pages_are_said_to_have_none(
@@ -89,7 +89,7 @@ def test_sources_and_shards_without_pages_are_said_to_have_none(
 ) -> None:
     (tmp_path / "texts").mkdir()
     assert run(["batch", str(tmp_path / "texts"), "--out", str(tmp_path / "none")]) == 0
-    assert "no pages to read\n" in capsys.readouterr().err
+    assert "no pages to read: no images or PDFs were found\n" in capsys.readouterr().err
     command = ["batch", str(pages), "--part-pages", "4", "--out", str(tmp_path / "out"), "--shard"]
     assert run([*command, "2/3"]) == 0
     assert "the run has fewer parts than --shard 2/3 needs" in capsys.readouterr().err

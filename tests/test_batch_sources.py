@@ -144,6 +144,7 @@ def test_the_output_of_a_run_is_no_source(folder: Path) -> None:
         "folders of a run's own": 1,
         "folders of a run's output": 1,
     }
+    assert "(folders of a run's own: 1, " in counts.to_sentences()[0]
 
 
 @pytest.mark.parametrize(("name", "said"), [("nothing", "nothing cannot be read"), ("*.png", "No file matches")])
@@ -288,7 +289,7 @@ def test_a_command_whose_files_have_changed_is_refused_and_goes_on_as_planned(
     # What could not be read has not changed.
     (scans / "gone.png").symlink_to(scans / "nothing")
     assert run(command) == run([*sampled, "--sample", "4"]) == 75
-    assert "Skipped 1 file that is not an image or PDF (1 .md)." in capsys.readouterr().err
+    assert "Skipped 1 file that is not an image or PDF (.md: 1)." in capsys.readouterr().err
     shutil.copy(scans / "0.png", scans / "9.png")
     (scans / "other.txt").write_text("no image")
     assert run([*sampled, "--sample", "4"]) != 65

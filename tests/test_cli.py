@@ -107,10 +107,11 @@ def test_serve_has_options_for_the_address(
     assert sorted(started[0][5:-1]) == sorted(flags)
 
 
-def test_serve_names_itself_and_a_flag_that_gunicorn_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        run(["serve", "--nope"])
-    assert "ocrsvc serve: error: unrecognized arguments: --nope" in capsys.readouterr().err
+@pytest.mark.parametrize(("args", "said"), data_of("serve_refused"))
+def test_serve_refuses_what_is_no_option(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", *args]) == 2
+    assert said in capsys.readouterr().err
+    assert (run(["serve", "-h"]), capsys.readouterr().out[:20]) == (0, "Usage: ocrsvc serve ")
 
 
 @pytest.mark.parametrize("args", [[], ["read"], ["fly"], ["settings", "--nope"]])

@@ -184,6 +184,13 @@ def test_a_service_that_cannot_be_reached_is_named_once(free_port: int, capsys: 
     assert not Path("made.md").exists()
 
 
+@pytest.mark.parametrize(("command", "said"), data_of("refused_commands"))
+def test_a_command_says_what_to_do(command: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with client_with(SETTINGS) as client, wsgi_server(client.application) as url:
+        assert main.run(command.replace("$url", url.removeprefix("http://")).split()) > 0
+    assert said in capsys.readouterr().err
+
+
 def test_job_result_format_follows_the_file_ending() -> None:
     for name, expected in (("a.pdf", "pdf"), ("a.ndjson", "ndjson"), ("a.json", "json"), ("-", "json")):
         assert formats_for(None, Path(name), "json", "ndjson") == (expected,)

@@ -147,7 +147,7 @@ def test_failing_successor_boots_with_backoff_and_never_ends_the_service(tmp_pat
         file.write_text("engine = 'tr'\nworkers = 1\n")
         with asking(server) as statuses:
             server.process.send_signal(signal.SIGHUP)
-            server.wait_for("died before it was ready, as did the 1 before it; the next one loads in 2 s")
+            server.wait_for("died before it was ready, as did the one before it; the next one loads in 2 s")
             server.wait_for("exited with code 70")
             assert old[0] in server.workers()
             file.write_text("engine = 'fake'\nworkers = 1\n")
@@ -260,7 +260,7 @@ def test_hanging_boot_is_ended_after_logging_stacks() -> None:
     with start_server(env) as server:
         server.wait_for(r"The engine has not loaded within 0\.5 s: this worker exits")
         server.wait_for(r'File ".*fake\.py", line \d+ in warm_up')
-        server.wait_for("died before it was ready, as did the 0 before it; the next one loads in 1 s")
+        server.wait_for("died before it was ready; the next one loads in 1 s")
 
 
 def soak(args: str) -> tuple[int, dict[str, Any]]:

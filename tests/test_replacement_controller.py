@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import data_of
 
 from ocrsvc.telemetry.worker_table import NO_SUCCESSOR, Granted, Head, Reason, Snapshot, State, WorkerEntry, WorkerTable
 from ocrsvc.worker.replacement_controller import ReplacementController, is_next_to_load, next_grant
@@ -187,7 +188,20 @@ def test_single_worker_drains_first_with_a_warning(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING):
         processes.turn()
     assert processes.entry(pid).granted == Granted.DRAIN_FIRST
-    assert "it is the only worker, so requests wait during the load" in caplog.text
+    assert "no other is ready, so requests wait during the load" in caplog.text
+
+
+@pytest.mark.parametrize(("failures", "serves", "said"), data_of("failed_boots"))
+def test_a_failed_boot_is_logged(failures: int, serves: bool, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    processes = Processes(2)
+    failed, other = processes.WORKERS
+    if serves:
+        processes.make_ready(other)
+    processes.head.boot_failures = failures
+    processes.reap(failed)
+    processes.controller.fork_refused(processes, BlockingIOError(11, "try again"))
+    assert said in caplog.text
+    assert ("s; the other workers keep serving." in caplog.text) is serves
 
 
 def ready(slot: int, **more: Any) -> Snapshot:

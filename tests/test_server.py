@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -104,17 +105,23 @@ def test_a_port_in_use_ends_the_start_at_once_with_a_free_one_to_set(variable: s
     args = ["-b", taken] if variable == "OCRSVC_BIND" else []
     with socket.create_server(("127.0.0.1", free_port)), start_server({variable: taken}, args) as server:
         assert server.wait_for_exit() == 78
-        assert f"Port {free_port} is in use: set {variable}=127.0.0.1:{free_port + 1}." in server.log
+        assert re.search(rf"Port {free_port} is in use: set {variable}=127\.0\.0\.1:\d+\.", server.log)
         assert server.log.count("in use") == 1
         assert "Retrying" not in server.log
 
 
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [("::1:80", "Address family for hostname not supported"), (f"unix:/{'x' * 200}", "AF_UNIX path too long")],
-)
-def test_an_address_that_cannot_be_used_is_refused_with_the_reason(address: str, reason: str) -> None:
-    with pytest.raises(SettingsError, match=rf"^OCRSVC_GRPC_BIND: cannot listen on {address}: {reason}\."):
+@pytest.mark.parametrize(("address", "code", "free", "said"), data_of("listening"))
+def test_an_address_that_cannot_be_used_is_refused_with_what_to_do(
+    address: str, code: str, free: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(at: tuple[str, int], **_more: object) -> socket.socket:
+        if at[1] < free:
+            raise OSError(getattr(errno, code), "")
+        return socket.socket()
+
+    if code:
+        monkeypatch.setattr(socket, "create_server", create)
+    with pytest.raises(SettingsError, match=re.escape(said)):
         listen(address)
 
 

@@ -172,5 +172,9 @@ def _file_of(revision: int) -> str:
 
 
 def _shown(value: object) -> str:
-    shown = "not given" if value is None else orjson.dumps(value).decode()
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        value = ",".join(value)
+    shown = value if isinstance(value, str) else orjson.dumps(value).decode()
+    if value is None or not shown:
+        return "not given"
     return shown if len(shown) <= 200 else f"{shown[:200]}…"

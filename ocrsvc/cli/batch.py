@@ -217,7 +217,8 @@ def _read(destination: Destination, args: SimpleNamespace) -> int:
 def _summary_of(outcome: RunCounts, address: str, elapsed_s: float, shard: str | None) -> Iterator[str]:
     """Sentences on the result of a run in the output at `address`; `elapsed_s` is the duration of this command."""
     if outcome.is_complete and not outcome.planned:
-        yield "no pages to read" + (f": the run has fewer parts than --shard {shard} needs" if shard else "")
+        why = f"the run has fewer parts than --shard {shard} needs" if shard else "no images or PDFs were found"
+        yield f"no pages to read: {why}"
         return
     copied = f", {outcome.copied:,} of them copied from files with the same content" if outcome.copied else ""
     took = "less than a second" if elapsed_s < 1 else duration_of(elapsed_s)

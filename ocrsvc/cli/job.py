@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ocrsvc.batch.human_readable import visible
-from ocrsvc.cli.options import FILE, gathered, group, option, reading_options
+from ocrsvc.cli.options import FILE, gathered, group, option, output_option, reading_options
 from ocrsvc.cli.output import ALIASES, JSON, NDJSON, STDIO, check_output, formats_for, is_zip, writing
 from ocrsvc.cli.service import ACCESS, Access
 from ocrsvc.client.request import Options
@@ -70,7 +70,7 @@ def _status(client: Client, job_id: str) -> None:
 @_ID
 @option("--format", "form", metavar="FORMAT", help="json, ndjson, pdf, md …; by default by the ending of -o, or json.")
 @_WAIT
-@option("-o", "--output", type=FILE, default=STDIO, help="File to write instead of standard output.")
+@output_option(default=[STDIO], help="File to write instead of standard output.")
 @_service
 def _result(client: Client, job_id: str, form: str | None, output: Path, *, wait: bool) -> None:
     """Write a job's result."""

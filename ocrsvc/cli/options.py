@@ -97,6 +97,12 @@ def check_at_most_one(**options: object) -> None:
         raise click.UsageError(message, click.get_current_context())
 
 
+def _given_once(_ctx: click.Context, _parameter: click.Parameter, values: Sequence[Any]) -> Any:
+    if len(values) > 1:
+        raise click.BadParameter(f"it is given {len(values)} times: give it once.")
+    return values[0] if values else None
+
+
 class Number(click.ParamType[Any]):
     """A number from `low` to `high`, or `word`; `accepted` describes it in error messages."""
 
@@ -120,6 +126,7 @@ FILE: Final = click.Path(path_type=Path)
 FILE.name = "file"
 COUNT: Final = Number(int, 1, 10**18, "a whole number above 0")
 AMOUNT: Final = Number(float, 0, 1e9, "a number from 0")
+output_option: Final = partial(option, "-o", "--output", type=FILE, multiple=True, callback=_given_once)
 
 
 _how: Final = partial(option, section="What is read")

@@ -17,7 +17,7 @@ import click
 import orjson
 
 from ocrsvc.batch.human_readable import count_of, visible
-from ocrsvc.cli.options import FILE, check_at_most_one, command, option, reading_options
+from ocrsvc.cli.options import FILE, check_at_most_one, command, option, output_option, reading_options
 from ocrsvc.cli.output import ALIASES, JSON, PDF, STDIO, TEXT, check_output, formats_for, is_zip, show_progress, writing
 from ocrsvc.cli.service import Access, service_access
 from ocrsvc.client.request import Options
@@ -200,7 +200,7 @@ def _formats_of(_ctx: click.Context, _parameter: click.Parameter, value: Any) ->
     "a zip. By default from the ending of -o, else text.",
 )
 @option("--json", "formats", flag_value=JSON, callback=_formats_of, help="Same as --format json.")
-@option("-o", "--output", type=FILE, help="File to write, completely or not at all; - for standard output.")
+@output_option(help="File to write, completely or not at all; - for standard output.")
 @option("--engine", metavar="NAME", help="Engine to use instead of OCRSVC_ENGINE.")
 @option("--url", section="Service", metavar="URL[,URL...]", help="Service or services to read with instead.")
 @option("--timing", section="Service", is_flag=True, help="Show the time of each stage, on stderr and in JSON.")

@@ -1,5 +1,6 @@
 """`ocrsvc serve` and `ocrsvc recycle`: run gunicorn in this process; replace all workers of a running service."""
 
+import difflib
 import os
 import re
 import signal
@@ -41,11 +42,13 @@ def serve(port: int | None, flags: Sequence[str], **known: str | Sequence[str] |
 
     Settings are environment variables; `ocrsvc settings` lists them.
     """
+    if "-h" in flags:
+        print(click.get_current_context().get_help())
+        return
     check_at_most_one(port=port, bind=known["bind"])
     for name, values in known.items():
         flags = [*(f"--{name}={value}" for value in ([values] if isinstance(values, str) else values or ())), *flags]
-    # Check the flags here, so that the error for an unknown flag names `ocrsvc serve`, not gunicorn.
-    Config("%(prog)s [OPTIONS]", prog="ocrsvc serve").parser().parse_args(flags)
+    _check_flags(flags)
     if port:
         host = read_settings().bind.rpartition(":")[0]
         os.environ[variable_of("bind")] = f"{'127.0.0.1' if host == 'unix' else host}:{port}"
@@ -53,6 +56,24 @@ def serve(port: int | None, flags: Sequence[str], **known: str | Sequence[str] |
     line = command_line(flags)
     # exec keeps the process id, so gunicorn gets the signals, and its exit code is this command's.
     os.execv(line[0], line)  # noqa: S606  no shell needed
+
+
+def _check_flags(flags: Sequence[str]) -> None:
+    """Raises UsageError for a word that gunicorn does not know, or would take for another application or option."""
+    config = Config("%(prog)s [OPTIONS]", prog="ocrsvc serve")
+    parser = config.parser()
+    parser.allow_abbrev = False
+    given, unknown = parser.parse_known_args(flags)
+    for word in (*unknown, *given.args):
+        if word == _APPLICATION:
+            continue
+        if re.fullmatch(r"(?!-)(?:.*:)?\d+", word):
+            near = [f"{'port' if word.isdecimal() else 'bind'} {word}"]
+        else:
+            names = [name.lstrip("-") for setting in config.settings.values() for name in setting.cli or ()]
+            near = difflib.get_close_matches(word.strip("-").partition("=")[0], ["port", *names], n=1)
+        hint = f" Did you mean --{near[0]}?" if near else ""
+        raise click.UsageError(f"{word!r} is not an option of ocrsvc serve.{hint}", click.get_current_context())
 
 
 def command_line(flags: Sequence[str]) -> list[str]:

@@ -115,7 +115,9 @@ def fetch(url: str, path: str, key: str = "", context: ssl.SSLContext | None = N
         body = response.read()
     except (OSError, http.client.HTTPException) as error:
         remedy = "Check its address and that it runs."
-        if isinstance(error, ssl.SSLError):
+        if "WRONG_VERSION_NUMBER" in str(error):
+            remedy = "It speaks no TLS: use http://."
+        elif isinstance(error, ssl.SSLError):
             remedy = "A certificate of a private CA needs --ca, a service that asks for client certificates --cert."
         reason = getattr(error, "strerror", None) or error
         raise Unreachable(f"{url} cannot be reached: {reason}.", remedy) from error

@@ -108,7 +108,7 @@ def body_of(picture: ImageInput) -> bytes:
     try:
         data = Path(picture).read_bytes()
     except OSError as error:
-        raise NothingSent(f"{picture} cannot be read: {error.strerror}.", "Check its name and permissions.") from error
+        raise NothingSent(f"The file cannot be read: {error.strerror}.", "Check its name and permissions.") from error
     if not data:
         raise NothingSent("The file is empty.", "Send an image or a document.")
     return data

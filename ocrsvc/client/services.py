@@ -224,6 +224,8 @@ def _reason_of(error: BaseException) -> str:
 
 
 def _remedy_of(reason: str) -> str:
+    if "WRONG_VERSION_NUMBER" in reason:
+        return "It speaks no TLS: use http://."
     if "CERTIFICATE_VERIFY_FAILED" in reason:
         return "Name the certificate's CA with ca= (--ca), and use the certificate's host name."
     if "CERTIFICATE_REQUIRED" in reason:

@@ -77,7 +77,9 @@ def open_folder(folder: Path, wait_s: float = _WAIT_S) -> Path:
             file.write_text(_FORMAT, encoding="ascii")
         version = file.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
-        raise SettingsError(f"The folder {folder} cannot be used: {error.strerror}.", _REMEDY) from error
+        is_missing = isinstance(error, FileNotFoundError) and not folder.parent.exists()
+        remedy = f"The folder {folder.parent} does not exist: create it first." if is_missing else _REMEDY
+        raise SettingsError(f"The folder {folder} cannot be used: {error.strerror}.", remedy) from error
     if version != _FORMAT:
         raise SettingsError(
             f"Another version of the service wrote the jobs in {folder}: format {version[:20]!r}, not {_FORMAT}.",

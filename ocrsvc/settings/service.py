@@ -71,6 +71,7 @@ StoreAddress = Annotated[
 HostPatterns = ListOf[Annotated[str, StringConstraints(pattern=_PATTERN, to_lower=True)]]
 Networks = ListOf[Annotated[str, AfterValidator(lambda name: str(ip_network(name)))]]
 
+_ADDRESS: Final = "host:port, [IPv6]:port or unix:path, with a port up to 65535"
 _HOSTS_ACCEPTED: Final = (
     "hosts separated by commas (in the file a list), each a name, an address or *.example.org (not example.org "
     "itself), at the ports 80 and 443, or with :port or :* for others; * is every host"
@@ -81,13 +82,11 @@ _NETWORKS_ACCEPTED: Final = "networks separated by commas (in the file a list), 
 class ServiceSettings(SettingsGroup, title="Service"):
     """Addresses, host names, CORS, operators' routes and shutdown."""
 
-    bind: Address = setting(
-        "127.0.0.1:8000", "Listening address; gunicorn's -b overrides.", accepted="host:port, [IPv6]:port or unix:path"
-    )
+    bind: Address = setting("127.0.0.1:8000", "Listening address; gunicorn's -b overrides.", accepted=_ADDRESS)
     grpc_bind: Addresses = setting(
         (),
         "Addresses to listen on for gRPC, each for KServe v2, TensorFlow Serving, Paddle Serving and TurboOCR.",
-        accepted="addresses separated by commas (in the file a list), each host:port, [IPv6]:port or unix:path",
+        accepted=f"addresses separated by commas (in the file a list), each {_ADDRESS}",
     )
     hosts: Hosts = setting(
         (),

@@ -14,6 +14,7 @@ from gunicorn import sock, systemd
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.plugins import adapters
+from ocrsvc.settings.describe import accepted
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.worker.gunicorn_internals import RecyclingWorker
@@ -26,6 +27,11 @@ _TIMEOUT_S: Final = 30
 # Seconds to send the last responses; the graceful timeout adds them to the longest deadline.
 _LAST_ANSWERS_S: Final = 5
 _BACKLOG: Final = 2048
+_REMEDIES: Final = {
+    errno.EACCES: "Ports below 1024 need root or CAP_NET_BIND_SERVICE: choose a higher one.",
+    errno.EADDRNOTAVAIL: "This machine has no such address: choose one of its own.",
+}
+_TRIED_PORTS: Final = 20
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a mount point; gunicorn makes a file for each worker, which is closed at once
 
 # For each gunicorn setting: the accepted values, and the message for any other.
@@ -80,6 +86,8 @@ def check_server(config: Any, settings: Settings) -> None:
     if not issubclass(config.worker_class, RecyclingWorker):
         detail = f"-k {config.worker_class_str}: this worker class cannot serve an OCR engine."
         raise SettingsError(detail, "Omit -k: the service sets its own worker class.")
+    if not 1 <= config.workers <= 256:
+        raise SettingsError(f"--workers is {config.workers}: accepted is {accepted('workers')}.")
     if not config.timeout:
         raise SettingsError("--timeout 0 never ends a worker that hangs.", "Omit the flag.")
     for name, (values, reason) in _ONLY_VALUES.items():
@@ -127,15 +135,27 @@ def _listening(variable: str, address: str) -> Iterator[None]:
     """Convert an error of the block, which listens at this variable's address, to a SettingsError."""
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         host, _, port = address.rpartition(":")
         code = getattr(error, "errno", None) or 0
         if code == errno.EADDRINUSE and port.isdecimal():
-            raise SettingsError(f"Port {port} is in use: set {variable}={host}:{int(port) + 1}.") from error
+            free = _free_port_after(host, int(port))
+            remedy = f"set {variable}={host}:{free}" if free else "choose another one"
+            raise SettingsError(f"Port {port} is in use: {remedy}.") from error
         # Name resolution errors have negative codes; `create_server` hides errors without a code in its context.
         cause = error.__context__ or error
-        reason = os.strerror(code) if code > 0 else getattr(cause, "strerror", None) or cause
-        raise SettingsError(f"{variable}: cannot listen on {address}: {reason}.", "Choose a free address.") from error
+        reason = os.strerror(code) if code > 0 else getattr(cause, "strerror", None) or str(cause).rstrip(".")
+        remedy = _REMEDIES.get(code if port.isdecimal() else 0, "Choose a free address.")
+        raise SettingsError(f"{variable}: cannot listen on {address}: {reason}.", remedy) from error
+
+
+def _free_port_after(host: str, used: int) -> int | None:
+    """The first of the next ports at which this process can listen now; None if none of them is free."""
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    for port in range(used + 1, min(used + _TRIED_PORTS, 65_535) + 1):
+        with suppress(OSError), socket.create_server((host.strip("[]"), port), family=family):
+            return port
+    return None
 
 
 def _check_unused(path: str) -> None:

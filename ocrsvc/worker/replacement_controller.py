@@ -103,8 +103,8 @@ class ReplacementController:
         self._free_missing(arbiter)
         wait_s = self._back_off()
         arbiter.log.error(
-            "No worker can be started: %s: %s. The next try is in %.0f s; the other workers keep serving.",
-            *(type(error).__name__, error, wait_s),
+            "No worker can be started: %s: %s. The next try is in %.0f s%s.",
+            *(type(error).__name__, error, wait_s, "; the other workers keep serving" if self._serves() else ""),
         )
         self.set_count(arbiter)
         self._give_up_if_hopeless()
@@ -138,12 +138,12 @@ class ReplacementController:
             arbiter.log.info("Worker %s gets a successor: %s", worker.pid, reason)
             return
         self._head.drain_first += 1
-        alone, others = "it is the only worker, so requests wait during the load", "the other workers keep serving"
+        alone, others = "no other is ready, so requests wait during the load", "the other workers keep serving"
         arbiter.log.warning(
             "Worker %s must DRAIN FIRST: %s. Another model (%s bytes and the largest step) does not fit on the GPU, "
             "which has %s bytes free. Its successor loads after its exit; %s.",
             *(worker.pid, reason, self._head.gpu_footprint_bytes, worker.gpu_free_bytes),
-            alone if self._head.base == 1 else others,
+            others if self._serves(but=worker.slot) else alone,
         )
 
     def reload(self, arbiter: Any) -> None:
@@ -178,11 +178,11 @@ class ReplacementController:
         """After reaping a worker: free its entry; if it was a successor that was never ready, revoke the grant."""
         entry = self.worker_table.entry(worker.slot_number)
         if entry.state == State.BOOTING:
-            wait_s = self._back_off()
+            wait_s, before = self._back_off(), self._head.boot_failures - 1
             arbiter.log.error(
-                "Worker %s died before it was ready, as did the %s before it; the next one loads in %.0f s. "
-                "The other workers keep serving. The lines above explain why.",
-                *(worker.pid, self._head.boot_failures - 1, wait_s),
+                "Worker %s died before it was ready%s; the next one loads in %.0f s. %sThe lines above explain why.",
+                *(worker.pid, f", as did the {before if before > 1 else 'one'} before it" if before else "", wait_s),
+                "The other workers keep serving. " if self._serves() else "",
             )
         elif entry.reason and entry.state == State.DRAINING:
             self._head.recycles[entry.reason] += 1
@@ -219,8 +219,11 @@ class ReplacementController:
         return wait_s
 
     def _longest_back_off_s(self) -> float:
-        serves = any(worker.state is State.READY for worker in self.worker_table.live())
-        return _LONGEST_BACKOFF_S if serves else _ALONE_BACKOFF_S
+        return _LONGEST_BACKOFF_S if self._serves() else _ALONE_BACKOFF_S
+
+    def _serves(self, but: int = NO_SUCCESSOR) -> bool:
+        """Whether any worker is ready, without the one in the slot `but`."""
+        return any(worker.state is State.READY and worker.slot != but for worker in self.worker_table.live())
 
     def _after_change(self) -> None:
         """Shorten the back-off if no worker serves any more; end the service if no worker can start."""

@@ -148,7 +148,7 @@ def _find_objects(source: str, counts: PlanningCounts) -> Iterator[Found]:
             is_empty = False
             below = found.url.removeprefix(folder)
             if "/." in below or f"/{_RUN_FOLDER}/" in below:
-                counts.skip("hidden" if "/." in below else "a run's own")
+                counts.skip("hidden" if "/." in below else "files of a run's own")
             elif not is_pattern or matches(found.url, source):
                 yield _found_object(found)
     except OSError as error:

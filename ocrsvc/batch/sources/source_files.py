@@ -36,7 +36,7 @@ class PlanningCounts:
 
     def to_sentences(self) -> list[str]:
         """Sentences for people about the counts that are not zero."""
-        kinds = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common(8))
+        kinds = ", ".join(f"{kind}: {count}" for kind, count in self.skipped.most_common(8))
         kinds += ", and others" if len(self.skipped) > 8 else ""
         such_as = f", such as {self.first_unreadable}" if self.first_unreadable else ""
         skipped = self.skipped.total()
