@@ -20,8 +20,8 @@ class EngineTraits:
     best_batch: int = 1  # largest useful number of images per `read` call; 1 if batches gain nothing
     wants_gray: bool = False  # the engine reads gray images, so colour is never decoded
     decodes: bool = False  # the engine decodes image files itself: it takes FileTasks and returns DecodedPages
-    # Another thread than the reading one may open, warm up and close a handle, but not while it is in use; so loading a
-    # model blocks no engine thread.
+    # The thread that opens, warms up and closes a handle may differ from the one that reads with it, but the calls must
+    # not overlap. Model loading then blocks no engine thread.
     any_thread: bool = False
 
 

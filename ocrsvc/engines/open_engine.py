@@ -65,7 +65,7 @@ def own_settings(entry: EngineEntry) -> frozenset[str]:
 
 
 def _value_of(model: ModelVersion, name: str, value: Any) -> object:
-    """Convert a value to what a settings file holds: scalars as text (`true` is not 1), `./` paths made absolute."""
+    """Convert a TOML value for the settings: scalars to text (so True cannot pass for 1), `./` paths to absolute."""
     if isinstance(value, dict | list):
         return value
     text = str(value)

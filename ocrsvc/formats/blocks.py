@@ -16,19 +16,19 @@ Kind = Literal["heading", "paragraph", "item", "table"]
 
 _LEVELS: Final = ((1.8, 1), (1.45, 2), (1.22, 3))
 """Smallest size of a heading's letters, relative to the running text, and the heading's level."""
-_HARDLY_LARGER: Final = 3  # headings from this level on may be paragraph lines whose boxes are larger by chance
+_HARDLY_LARGER: Final = 3  # headings of this level or below may be paragraph lines with boxes larger by chance
 _SECTION: Final = re.compile(r"§?\s?(\d{1,2}(?:\.\d{1,2}){1,4})\.?\s+[^\W\d_]{2}")
 _OF_SECTION: Final = ((3, 0.85), (2, 1.05))
 """Least number of parts in a section's number ("2.1" has two), and the smallest relative size of its letters."""
 _OTHER_SIZE: Final = 1.3
-_ALIKE: Final = 1.1  # heading lines of different levels are one heading if their size ratio is smaller
+_ALIKE: Final = 1.1  # neighbouring heading lines are one heading, whatever their levels, below this ratio of sizes
 _HEADING_LINES: Final = 3
 _HEADING_CHARACTERS: Final = 120
 _MIN_CUT: Final = 25
 # Distances in heights of the line, unless a unit is given.
 _INDENT: Final = (0.8, 8.0)
 _FREE_AT_END: Final = 2.0
-_FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25  # least free share of a paragraph's last line, after a sentence or inside
+_FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25  # least free share of a paragraph's last line, ending a sentence or not
 _WIDER_GAP: Final = 0.45
 _MAX_GAP: Final = 2.5
 _OVERLAP: Final = 0.3
@@ -182,7 +182,7 @@ def _block_of(line: _Placed, level: int) -> Block:
 def _without_false_headings(blocks: Sequence[Block]) -> list[Block]:
     """Turn headings into paragraphs if they are too long or end like a clause.
 
-    So are slightly larger ones that continue in lower case, because their boxes may be larger by chance.
+    Slightly larger headings that continue in lower case become paragraphs, too: their boxes may be larger by chance.
     """
     kept: list[Block] = []
     for block in blocks:
@@ -222,7 +222,7 @@ def _column_of(lines: Sequence[_Placed]) -> _Column:
         (other.bottom - one.bottom) / max(1.0, one.size) for one, other in pairwise(lines) if _is_of_size(one, other)
     )
     middle = sorted(lines, key=lambda line: line.size)[len(lines) // 2]
-    # A line without height, from a damaged document, does not even count as of its own size.
+    # If the middle line has no height (damaged document), no line counts as of its size: use all.
     usual = [line for line in lines if _is_of_size(line, middle)] or lines
     lefts, rights = sorted(line.left for line in usual), sorted(line.right for line in usual)
     pitch = pitches[len(pitches) // 3] if pitches else _USUAL_PITCH
@@ -273,7 +273,7 @@ def _begins(block: Block, before: _Placed, line: _Placed, level: int, column: _C
 
 
 def _is_indented(before: _Placed, line: _Placed, column: _Column, block: Block) -> bool:
-    """Whether an indent begins a paragraph: to the line before and to the column; not inside a hanging list item."""
+    """Whether a line is indented from both the previous line and its column, so that it begins a paragraph."""
     least, most = _INDENT
     moved = line.left - before.left
     if block.kind == "item" and len(block.lines) == 1 and moved > 0:
@@ -284,7 +284,7 @@ def _is_indented(before: _Placed, line: _Placed, column: _Column, block: Block) 
 
 
 def _is_short(before: _Placed, line: _Placed, column: _Column) -> bool:
-    """Whether the first word of a line would have fitted into the line before."""
+    """Whether the line before ends early: the first word of `line` would have fitted there."""
     free = column.right - before.right
     letter = (line.right - line.left) / max(1, len(line.text))
     word = line.text if _CJK.match(line.text) is None else line.text[:2]

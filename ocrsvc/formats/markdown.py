@@ -16,7 +16,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def markdown_parts(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> Iterator[str]:
-    """Write pages as headings, paragraphs, lists and tables; a comment with the number precedes pages but the first."""
+    """Write pages as headings, paragraphs, lists and tables; `<!-- page N -->` precedes each page but the first."""
     for at, (page, text) in enumerate(markdown_by_page(pages)):
         yield (f"\n<!-- page {page.number} -->\n\n" if at else "") + text
 
@@ -33,7 +33,7 @@ def markdown_by_page(pages: Iterable[Page]) -> Iterator[tuple[Page, str]]:
 
 
 def _written(blocks: Sequence[Block]) -> str:
-    """Join blocks with blank lines, and items of one list without."""
+    """Join blocks with a blank line between them, but with none between the items of one list."""
     parts: list[str] = []
     number = 0
     for at, block in enumerate(blocks):
@@ -47,7 +47,7 @@ def _written(blocks: Sequence[Block]) -> str:
 
 
 def _block(block: Block, number: int) -> tuple[str, int]:
-    """Convert a block to Markdown; returns it and its item number, or 0. `number` is that of the block before."""
+    """Convert a block to Markdown; returns it with its item number, 0 for none. `number`: the previous block's."""
     match block.kind:
         case "table":
             return block.text, 0

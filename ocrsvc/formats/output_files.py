@@ -75,7 +75,7 @@ def zip_name(documents: Sequence[NamedResult]) -> str:
 
 
 def write_zip(files: Sequence[OutputFile], output: IO[bytes], limit_s: float, check: Check) -> None:
-    """Write a zip of these files; holds only JSON in memory. Raises what the writers raise, and OSError."""
+    """Write a zip of these files, with only JSON files held in memory. Raises the writers' errors, and OSError."""
     with zipfile.ZipFile(output, "w") as archive:
         for file in files:
             entry = zipfile.ZipInfo(file.name, _ZIP_DATE)
@@ -122,7 +122,7 @@ def _without_words(result: DocumentResult) -> DocumentResult:
 
 
 def _joined(results: Sequence[DocumentResult]) -> DocumentResult:
-    """Join documents into one with continuous page numbers; failed pages keep their numbers."""
+    """Join documents into one with continuous page numbers, which count failed pages, too."""
     if len(results) == 1:
         return results[0]
 

@@ -20,8 +20,8 @@ MOSTLY: Final = 2
 
 Span = tuple[int, int]  # indices of the first character and of the character after the last
 _DIGIT: Final = frozenset({"EN", "AN"})
-_INSIDE_NUMBER: Final = frozenset({"CS", "ES"})  # as in 12.5 or 3/4
-_BESIDE_NUMBER: Final = frozenset({"ET"})  # as in 5% or $3
+_INSIDE_NUMBER: Final = frozenset({"CS", "ES"})  # classes of separators inside numbers: 12.5 or 3/4
+_BESIDE_NUMBER: Final = frozenset({"ET"})  # class of units beside numbers: 5% or $3
 
 _PAIRS: Final = ("()", "[]", "{}", "<>", "«»", "‹›", "（）", "【】")
 _CLOSING: Final = {pair[0]: pair[1] for pair in _PAIRS}
@@ -34,7 +34,7 @@ def runs_from_right_to_left(text: str) -> bool | None:
 
 
 def _are_right_to_left(kinds: Sequence[str]) -> bool | None:
-    """The same for a line given as the bidirectional classes of its characters."""
+    """Whether a line runs from right to left, by its characters' bidirectional classes; None without letters."""
     leftwards, rightwards = count(kinds, RIGHT_TO_LEFT), count(kinds, LEFT_TO_RIGHT)
     return MOSTLY * leftwards >= rightwards if leftwards or rightwards else None
 

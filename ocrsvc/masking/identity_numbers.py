@@ -137,7 +137,7 @@ _SHAPES: Final = (
         r"(?<![0-9A-Za-z])(?<![0-9][\-.,])"
         rf"(?P<number>{_AREA}(?P<mark>[ \-]){_GROUP}(?P=mark){_SERIAL})(?![0-9A-Za-z]|-[0-9])"
     ),
-    # Without dashes only after the name of the number, because nine digits can be anything.
+    # Social security numbers without dashes count only after "SSN" or "social security": nine digits can be anything.
     re.compile(
         r"(?:SSN|social security)[^0-9\n]{0,24}"
         rf"(?P<number>{_AREA}[ \-]{{0,2}}{_GROUP}[ \-]{{0,2}}{_SERIAL})(?![0-9])",

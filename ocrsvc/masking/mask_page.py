@@ -110,8 +110,8 @@ def _with_line_masked(cell: str, line: str, masked: str) -> str:
 def _as_masked(part: str, text: str, masked: str) -> str:
     """Mask a part of a text as it is masked in that text.
 
-    If the part occurs several times, the occurrence with the most stars counts, because any may be the cell's. A short
-    part must stand between spaces, if it occurs so at all.
+    If the part occurs several times, the occurrence with the most stars is used: any of them may be the cell's text. Of
+    a short part, occurrences between spaces are preferred.
     """
     places = list(_places(part, text))
     if len(part) < LONG:
@@ -120,7 +120,7 @@ def _as_masked(part: str, text: str, masked: str) -> str:
 
 
 def _places(part: str, text: str) -> Iterator[int]:
-    """Yield the indices at which a part occurs in a text; successive occurrences may share one character."""
+    """Yield the indices at which a part occurs in a text; two occurrences may share a character, such as a space."""
     at = text.find(part)
     while at >= 0:
         yield at

@@ -106,7 +106,7 @@ class DecodeJob(Job[Page]):
         # The job has its own memory share and lease: an engine thread may need both after the request has ended.
         self.held = request.context.share.part()
         self.lease = request.reading_lease.again()
-        # None before `open` and after decoding.
+        # Set by `open`; None again after decoding, to free the memory.
         self.source: PageSource | None = None
         # Size of the decoded image according to its header; size of the copied file if the engine decodes.
         self.pixel_bytes = 0
@@ -222,7 +222,7 @@ def read_with(handle: Handle, jobs: Sequence[DecodeJob]) -> list[Page | OcrsvcEr
     """Decode the jobs that are not decoded yet, and read all of them; returns a page or an error per job."""
     tasks = [_task_or_error(job) for job in jobs]
     good = [task for task in tasks if not isinstance(task, OcrsvcError)]
-    # Only engines that decode files themselves get FileTasks, so the handle accepts every task here.
+    # The cast is safe: FileTasks are made only for engines that decode files themselves.
     read = cast("Callable[[Sequence[Task]], list[Page | OcrsvcError]]", handle.read)
     pages = iter([page for _, page in zip(good, read(good) if good else [], strict=True)])
     return [task if isinstance(task, OcrsvcError) else next(pages) for task in tasks]

@@ -46,7 +46,7 @@ class PageRead:
 
 
 def numbered_pages(chosen: Sequence[tuple[str, int, Sequence[int]]]) -> Iterator[tuple[int, int]]:
-    """Yield (file index, page number) for each page in `chosen`, to which files may be added during the iteration."""
+    """Yield (file index, page number) for each page in `chosen`, a list that may grow during the iteration."""
     for file, (_, _, numbers) in enumerate(chosen):
         for number in numbers:
             yield file, number
@@ -62,7 +62,7 @@ class Documents:
     @contextmanager
     def open(self, file: bytes, request: ReadRequest) -> Iterator[Document]:
         """Open a file as a document. Raises the errors of `open_document` and of the request's check."""
-        # Opening a small file never calls the check, and a request may have a thousand small files.
+        # Check the deadline per file: opening a small file never does, and a request may have a thousand of them.
         request.check()
         permit = self._pdf_limiter.take(request.check) if is_pdf(file) else nullcontext()
         with permit, request.context.share.part() as held:

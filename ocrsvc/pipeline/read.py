@@ -255,7 +255,7 @@ class Reader(EngineLifecycle):
     def _outcomes(
         self, pages: Iterable[Source], request: ReadRequest, *, partial: bool = False
     ) -> list[Reading | OcrsvcError]:
-        """All results. Raises DeadlineExceeded unless `partial`, because most formats cannot mark a page as missing."""
+        """All results as a list. Raises DeadlineExceeded unless `partial`: most formats cannot mark a missing page."""
         collected: list[Reading | OcrsvcError] = []
         with closing(self._each_outcome(pages, request)) as outcomes:
             for outcome in outcomes:

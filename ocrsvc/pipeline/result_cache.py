@@ -123,12 +123,12 @@ def _open_client(url: str) -> Redis:
         raise EngineUnavailable(
             "OCRSVC_CACHE_URL needs the package redis, which is not installed.", "Install the extra redis."
         ) from error
-    # The client library's own retries would block the request's thread for seconds.
+    # No retries: those of the Redis library would block the request's thread for seconds.
     retry = Retry(NoBackoff(), 0)
     try:
         return Redis.from_url(url, socket_timeout=_REDIS_LIMIT_S, socket_connect_timeout=_REDIS_LIMIT_S, retry=retry)
     except ValueError:
-        # `from None`: the cause's text may quote part of the password, parsed as a port.
+        # Raised `from None`: the message of the ValueError may quote part of the password, mistaken for a port.
         raise EngineUnavailable(
             "OCRSVC_CACHE_URL is not a Redis URL.",
             "Write redis://HOST:PORT/NUMBER, with special characters of a password percent-encoded (%23 for #).",

@@ -51,9 +51,9 @@ CLOSE_S: Final = 10.0  # time that an engine has to close before its process is 
 
 _PROGRAM: Final = "ocrsvc.engines.isolated.fork_server"
 _END_S: Final = 5.0
-_EXIT_WAIT_S: Final = 1.5  # time that a killed process has to free its memory, also on a GPU, before the next one opens
+_EXIT_WAIT_S: Final = 1.5  # wait after killing a process, until its memory, also on a GPU, is free for the next engine
 _TRIES: Final = 4  # attempts to read an image, counting those whose child died before it started with the image
-# Options that change which code processes an image.
+# Options in the denylist key, because they change which code processes an image.
 _CHOOSING_OPTIONS: Final = ("rotate", "detect", "upright_boxes", "unwarp", "layout", "tables", "barcodes", "region")
 
 
@@ -78,7 +78,7 @@ class Spawner:
         return 0 if (server := self._server) is None else server.process.pid
 
     def spawn(self, end: socket.socket, area_fd: int) -> int:
-        """Fork a child that talks over `end`, where its exit is reported too; returns its key for `kill`."""
+        """Fork a child that uses the socket `end`, on which its exit is reported too; returns its key for `kill`."""
         key = next(self._keys)
         fds = [end.fileno(), area_fd]
         with self._lock:
@@ -91,7 +91,7 @@ class Spawner:
         return key
 
     def kill(self, key: int, after_s: float = 0.0) -> None:
-        """Let the fork server, which alone can be sure of the process id, kill a child unless it ends in `after_s`."""
+        """Have the fork server kill a child that still runs after `after_s`; only a parent's pids cannot be stale."""
         with self._lock, contextlib.suppress(OSError):
             if self._server is not None:
                 self._server.wire.send(orjson.dumps({"kill": key, "after_s": after_s}))
@@ -128,7 +128,7 @@ class Child:
     """One child process, which has `open_s` seconds to open and warm up its engine; see `wait_ready`.
 
     `images` counts images read; `private_bytes` and `gpu_bytes` (0 if NVML does not report it) are the child's memory
-    after the last one. Raises ChildLost if the fork server does not start, or memory or descriptors run out.
+    after the last image. Raises ChildLost if the fork server does not start, or memory or descriptors run out.
     """
 
     def __init__(self, spawner: Spawner, open_s: float) -> None:
@@ -208,7 +208,7 @@ class Child:
         raise InvalidData("not an answer")
 
     def _receive_while_wanted(self, tasks: Sequence[Task], until_s: float) -> dict[str, Any]:
-        """Wait for the answer; if no task is wanted any more, notify the child, which then answers soon."""
+        """Wait for the answer; if all tasks are cancelled or expired, notify the child, which then answers early."""
         while True:
             try:
                 return self._receive(min(until_s, time.monotonic() + CLIENT_CHECK_S))
@@ -262,7 +262,7 @@ def _memory_errors_translated() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Trial:
-    """One image; how often it crashed a child while read alone, and how many of these crashes the denylist has."""
+    """One image, its number of crashes when read alone (`crashes`), and how many of them are in the denylist."""
 
     task: Task
     noted_crashes: int

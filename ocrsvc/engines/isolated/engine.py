@@ -24,7 +24,7 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_memory_bytes, read_process_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
 
-# Children killed while they open, perhaps by chance, before a back-off starts; an engine's own error starts it at once.
+# Children that may be killed while they open before a back-off starts; an error raised by the engine starts it at once.
 _TRIES_BEFORE_BACKOFF: Final = 3
 _LONGEST_BACKOFF_S: Final = 60.0
 # Smallest ratio of a limit to the memory after warm-up; lower limits are ignored, as new children exceed them.

@@ -64,7 +64,7 @@ class _RunningChild:
 
 
 class ForkServer:
-    """The fork server's loop, in one thread: gets commands on `control`; each child runs `serve` with its own end."""
+    """The fork server's loop, in one thread: takes commands on `control`; each child runs `serve` on its socket."""
 
     def __init__(self, control: socket.socket, serve: Callable[[socket.socket, SharedArea], None]) -> None:
         self._control, self._serve = control, serve
@@ -109,7 +109,7 @@ class ForkServer:
         elif len(fds) == _SPAWN_FDS:
             self._spawn(command["spawn"], *fds)
         else:
-            # The kernel dropped a descriptor. Close the other one, so that the worker sees its socket closed.
+            # The kernel dropped one of the two descriptors. Close the other, so that the worker sees its socket closed.
             for fd in fds:
                 os.close(fd)
         return True
@@ -173,7 +173,7 @@ class _GpuMemory:
 
     def __init__(self, settings: Settings) -> None:
         log = logging.getLogger("ocrsvc.isolation.gpu")
-        # The worker reads the same GPU, and logs errors itself.
+        # No logs here: the worker reads the same GPU through NVML and logs any errors.
         log.disabled = True
         on_cpu = "cpu" in (settings.device, settings.provider)
         self._reader = None if on_cpu else open_gpu_memory_reader(log, Siblings())

@@ -137,7 +137,7 @@ def pack_tasks(tasks: Sequence[Task], area: SharedArea) -> bytes:
         row = [kind, offset, data.shape, task.options, deadline]
         offset = area.put(offset, data)
         if isinstance(task, ReadTask) and task.own is not None:
-            # Page needs a size, and any will do: the lines' coordinates are those of the task's image.
+            # The size 1 x 1 only satisfies Page: the child uses angle and lines, in coordinates of the task's image.
             own = orjson.dumps([task.own.is_all, pack_page(Page(1, 1, task.own.angle, task.own.lines))])
             row += [offset, len(own)]
             offset = area.put(offset, own)

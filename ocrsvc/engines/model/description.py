@@ -104,7 +104,7 @@ class Reference(_Table):
     """Pages that a version must read before it gets requests: NAME.png (or .jpg …), with its text in NAME.txt."""
 
     folder: File = "reference"
-    # smallest word F1 against these texts or, without texts, against the text that the serving version reads
+    # smallest word F1 against NAME.txt or, if that file is missing, against the text that the serving version reads
     least_f1: Annotated[float, Field(ge=0, le=1)] = 0.9
     # largest ratio of CPU time (on a GPU: elapsed time) to the serving version's
     most_slower: Annotated[float, Field(gt=0)] = 1.5

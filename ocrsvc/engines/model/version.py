@@ -66,7 +66,7 @@ class ModelVersion:
 
     @property
     def reference(self) -> Named:
-        """What another process needs to open the same version with `find_version`."""
+        """Name, number and digest, with which another process opens the same version (`find_version`)."""
         return self.name, self.number, self.digest
 
     def __str__(self) -> str:

@@ -49,7 +49,7 @@ class RuntimeChoice:
 
     detection: Runtime
     recognition: Runtime
-    reason: str  # why they were chosen
+    reason: str  # why these runtimes were chosen, for the log
 
     def __str__(self) -> str:
         return f"detection by {self.detection}, recognition by {self.recognition}: {self.reason}"
@@ -129,7 +129,7 @@ def _entry(parts: Parts) -> str:
 
 
 def _key(parts: Parts, provider: Provider) -> str:
-    """Cache key of everything that a choice depends on: models, preparation, versions, CPU and our page."""
+    """Cache key of everything that a choice depends on: models, preparation, versions, CPU and reference page."""
     versions = f"{__version__} {ort.__version__} {openvino_session.version()} {provider}"
     input_formats = str([part.input_format for part in parts]).encode()
     shipped = (part.shipped for part in parts)

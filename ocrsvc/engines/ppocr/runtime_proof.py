@@ -39,7 +39,7 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 # Smallest speedup over fp32 for which a candidate is chosen; timings vary by less.
 MIN_GAIN: Final = 1.1
-# On the user's pages, smallest share of lines found in the same place, and of characters read alike. Our page needs 1.
+# On users' pages, least share of lines found in the same place, or characters read alike; 1 on the reference page.
 MIN_SHARE: Final[dict[Kind, float]] = {DETECTION: 0.97, RECOGNITION: 0.99}
 FEWEST_LINES: Final = 5  # lines that fp32 must read confidently, or a recognizer's proof fails
 MAX_CONFIDENCE_GAP: Final = 0.05
@@ -78,7 +78,7 @@ class Proof:
     runtime: Runtime
     gain: float  # speedup over fp32; 0 if it was not timed
     count: int = 0  # number of lines to find, or of characters to read
-    agreement: float = 1.0  # share of them that was found or read alike
+    agreement: float = 1.0  # share of the lines found, or characters read, as with fp32
     fault: str = ""  # why the runtime is rejected, apart from its speed; empty if it is not
 
     @property
@@ -94,7 +94,7 @@ class Proof:
 def prove_runtimes(
     parts: Parts, config: SessionConfig, cache: ModelCache, pages: Iterable[Pixels] | None = None
 ) -> list[Proof]:
-    """Read pages (default: our own) with all candidates for `config.provider` ("cpu" or "auto"), and time them."""
+    """Read pages (default: the reference page) with all candidates for `config.provider` ("cpu", "auto"); time them."""
     is_own_page, height = pages is None, parts[1].input_format.height_px
     detection, recognition = (_Comparison(part, partial(open_candidates, part, config, cache)) for part in parts)
     proofs = list[Proof]()
@@ -107,10 +107,10 @@ def prove_runtimes(
     for page in [np.asarray(cv2.imread(str(REFERENCE_PAGE), cv2.IMREAD_COLOR), np.uint8)] if pages is None else pages:
         outlines = detection.add(partial(_find, page), _misplaced)
         if is_own_page:
-            # There are no further pages, so report now: trying the recognizers takes longer.
+            # The only page is done, so log the detectors now: trying the recognizers takes longer.
             report(detection)
         crops = [cut(page, outline, input_width(*extent(outline), height), height) for outline in outlines]
-        # Our page was drawn for our model. For others ignore spaces, which may depend on the whole page.
+        # Other models than the built-in one may read different spaces on the reference page; ignore these.
         differ = partial(_misread, ignored="" if parts[1].version.is_built_in else " ")
         recognition.add(partial(read_lines, parts[1], crops), differ)
     for comparison in (recognition,) if is_own_page else (detection, recognition):
@@ -147,7 +147,7 @@ class _Tally:
 
 
 class _Comparison:
-    """Compares all candidates for one model with fp32, and times them; the first page opens them."""
+    """Compares all candidates for one model with fp32, and times them; opens them at the first page."""
 
     def __init__(self, part: ModelPart, open_runners: Callable[[], Mapping[Runtime, ModelRunner]]) -> None:
         self._part, self._open_runners, self._count = part, open_runners, 0
@@ -184,7 +184,7 @@ class _Comparison:
     def _proof(self, runtime: Runtime, *, is_own_page: bool) -> Proof:
         kind, tally, single = self._part.kind, self._tallies[runtime], self._tallies[FP32]
         agreement = max(0, self._count - tally.differing) / max(1, self._count)
-        # Our page was drawn for our model, so there the largest difference in confidence counts, otherwise the mean.
+        # Built-in model on the reference page: the largest difference in confidence counts; otherwise the mean.
         is_strict = is_own_page and self._part.version.is_built_in
         gap = max(tally.gaps, default=0.0) if is_strict else sum(tally.gaps) / max(1, len(tally.gaps))
         faults = {

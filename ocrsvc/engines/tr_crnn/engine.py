@@ -60,7 +60,7 @@ class Steps:
     """The model's output for one line, from left to right: one entry per 4 px at a height of 48 px."""
 
     indices: NDArray[np.int64]  # (steps,) 0 for blank, n for the n-th character of the table
-    probabilities: NDArray[np.float32]  # (steps,) probability of that index
+    probabilities: NDArray[np.float32]  # (steps,) probability of the index at each step
 
 
 class CrnnLibrary:

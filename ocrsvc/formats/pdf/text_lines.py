@@ -12,12 +12,12 @@ import numpy as np
 from ocrsvc.imaging.text_direction import visual_order
 from ocrsvc.results import Box, LineSource, Page
 
-_MIN_GAP: Final = 0.25  # between two words, in heights of their line; below 0.15 poppler joins them
+_MIN_GAP: Final = 0.25  # least gap written between two words, in line heights; below 0.15 poppler joins words
 
 _MIN_BEND: Final = 0.3
 """Least distance, across a bent line, of its words' centres, in heights of the tallest word. Straight lines have less,
 even if words lack ascenders or descenders."""
-_MIN_HEIGHT: Final = 0.5  # in heights of the tallest word; lower words, such as a single mark, may be off centre
+_MIN_HEIGHT: Final = 0.5  # lower words (in heights of the tallest), such as a dash, may be off their line's centre
 _OWN: Final[LineSource] = "text_layer"
 _HYPHENATED: Final = re.compile(r"[^\W\d_]-$")
 
@@ -136,7 +136,7 @@ def _pieces_of(text: str, box: Box, words: Words, height: float) -> list[Piece]:
 
 
 def _end_of(side: tuple[float, float], later: float, gap: float) -> float:
-    """The end of a word before the next one, at `later`: `gap` before it, or at it, as viewers show gaps as spaces."""
+    """The end of a word `gap` before the next word's start `later`; at `later` if no space was read: no visible gap."""
     begin, end = side
     if gap:
         return max(min(end, later - gap), (begin + end) / 2)

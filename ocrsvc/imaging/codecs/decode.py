@@ -44,7 +44,7 @@ UNSUPPORTED_FORMATS: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"(?is)\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)?(?:<!DOCTYPE svg|<svg)"), "an SVG"),
     (re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE), "an HTML page"),
     (re.compile(rb"\s*[\[{]"), "JSON"),
-    # ASCII or UTF-8, whose last character may be cut.
+    # ASCII or UTF-8; the tested excerpt may end inside a character.
     (
         re.compile(
             rb"(?:[\t\r\n\x20-\x7e]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3})+"
@@ -54,7 +54,7 @@ UNSUPPORTED_FORMATS: tuple[tuple[re.Pattern[bytes], str], ...] = (
     ),
 )
 SNIFFED_BYTES = 512
-_TINY_BYTES = 32  # so little is often the name of a file, decoded as base64
+_TINY_BYTES = 32  # an upload below this size is often a file name, sent instead of the file
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def open_gif(raw: bytes) -> EncodedImage:
 
 
 def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
-    """Read the first directory, or that at offset `page`. Pillow turns upright. Raises BrokenImage, ImageTooLarge."""
+    """Read the first page or that at offset `page`; Pillow applies orientation. Raises BrokenImage, ImageTooLarge."""
 
     def open_image() -> TiffImageFile:
         return TiffImageFile(io.BytesIO(raw if page is None else begin_with(raw, page)))
@@ -53,7 +53,7 @@ def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
             return _read_colours(image)
         levels = np.asarray(image)
         samples: Samples = stretch(levels) if image.mode in ("I", "F") else levels.astype(np.uint16)
-        # Pillow inverts images in which 0 is white only if samples have one byte.
+        # If 0 is white, Pillow inverts one-byte samples only, so wider samples are inverted here.
         return np.invert(samples) if image.tag_v2.get(PHOTOMETRIC) == WHITE_IS_ZERO else samples
 
     with _failures_translated("TIFF"):

@@ -20,12 +20,12 @@ from ocrsvc.system.child_process import ChildFailed, ChildLate, ChildProcess, re
 from ocrsvc.system.shared_memory import KEEPS_LENGTH, READ_ONLY, open_memory
 
 LIMIT_S: Final = 10.0  # time limit of decoding; 50 megapixels take two seconds
-MAX_BOXES: Final = 10_000  # boxes directly inside one box, and items with properties; photos of phones have about fifty
+MAX_BOXES: Final = 10_000  # most boxes directly inside a box, and most items with properties; phone photos have 50
 _MAX_BRANDS_BYTES: Final = 512
 _PROGRAM: Final = "ocrsvc.imaging.codecs.heif_child"
 _PROGRAM_BYTES: Final = 64 << 20  # memory for the child's libraries and stacks
 _CANVAS_BYTES_PER_PIXEL: Final = 4
-# Memory of the child, found by lowering its limit: for 4:2:0 of up to 10 bits or 8 bits with alpha; for finer colour.
+# Measured memory of the child: for 4:2:0 chroma of up to 10 bits or of 8 bits with alpha; for finer chroma.
 _BYTES_PER_PIXEL: Final = {"HEIC": (8, 16), "AVIF": (12, 16)}
 # EXIF orientation, by quarter turns to the left (`irot`) and mirroring (`imir`): none, top to bottom, left to right.
 _ORIENTATIONS: Final = ((1, 4, 2), (8, 5, 7), (3, 2, 4), (6, 7, 5))
@@ -58,7 +58,7 @@ def open_heif(raw: bytes) -> EncodedImage:
 
 
 def _read_properties(raw: bytes, name: str) -> tuple[list[Box], dict[bytes, int]]:
-    """The properties of all images; and the primary image's properties, as offsets by type."""
+    """The property boxes of all images; and offsets of the primary image's properties by type, such as "ispe"."""
     start, end = _by_kind(raw, 0, len(raw), name)[b"meta"]
     meta = _by_kind(raw, start + 4, end, name)
     at, _ = meta[b"pitm"]

@@ -28,7 +28,7 @@ def _answer(decode: Callable[[bytes, mmap.mmap], tuple[int, int, int]], file: in
         with mmap.mmap(canvas, 0) as pixels:
             return pack("decoded", *decode(raw, pixels))
     except SyntaxError as error:
-        # libheif raises it for unknown codecs and derived images, Pillow for damaged files.
+        # SyntaxError means an unknown codec or a derived image in libheif, but a damaged file in Pillow.
         raise RequestFailed("unsupported" if decode is _decode_heic else "damaged") from error
     except _WRONG as error:
         raise RequestFailed("damaged") from error

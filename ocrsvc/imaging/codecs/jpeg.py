@@ -21,11 +21,11 @@ UNITS_IN_INCH = {1: 1.0, 2: 2.54}
 BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})  # markers without length and body
 FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE_MARKERS = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
-FRAME_BYTES = 6  # of a frame header before its list of components: depth, height, width, number of components
+FRAME_BYTES = 6  # bytes of a frame header before its component list: depth, height, width, component count
 
 MAX_SEGMENTS = 10_000
 MAX_SCANS = 500  # ordinary progressive files have about ten; a scan of a hundred bytes costs a pass over all pixels
-MAX_SCANNED_PIXELS = 1_500_000_000  # pixels times scans: seconds of decoding; thirty scans of the largest page
+MAX_SCANNED_PIXELS = 1_500_000_000  # most pixels times scans, a few seconds of decoding: 30 scans of the largest page
 
 
 @dataclass(slots=True)

@@ -98,7 +98,7 @@ def _turned(vectors: Numbers, matrix: Matrix) -> Numbers:
 
 
 def _covered(middle: Numbers, places: Numbers, covers: Numbers, matrix: Matrix) -> Flags:
-    """Whether a later object covers each character's centre; `places` and covers have indices in the drawing order."""
+    """Whether an object drawn later covers each character's centre; `places` and covers[:, 0] are drawing positions."""
     covered = np.zeros(len(middle), np.bool_)
     corners = _to_pixels(covers[:, 1:].reshape(-1, 2, 2), matrix)
     for place, (left, top), (right, bottom) in zip(covers[:, 0], corners.min(axis=1), corners.max(axis=1), strict=True):

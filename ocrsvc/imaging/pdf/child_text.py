@@ -19,11 +19,11 @@ _BLANK: Final = 0x20
 _DEVICE_SCALE: Final = 16
 _LONG_POINTS: Final = 1000.0
 
-_MAX_OF_A_KIND: Final = 64  # only the 64 largest images and rectangles count; pages with more have pictures in pieces
+_MAX_OF_A_KIND: Final = 64  # at most the 64 largest images and 64 largest rectangles count as covering text
 _MAX_COVERS: Final = 2 * _MAX_OF_A_KIND
 _DEEPEST_FORM: Final = 8
-_MAX_OBJECTS: Final = 200_000  # objects per page, with those in forms, searched for covers; a town map has fewer
-_MAX_RECTANGLES: Final = 4_000  # paths per page examined as rectangles
+_MAX_OBJECTS: Final = 200_000  # most objects of a page, also inside forms, searched for covers; a town map has fewer
+_MAX_RECTANGLES: Final = 4_000  # only the first 4,000 paths of a page are tested for being rectangles
 _RECTANGLE_SEGMENTS: Final = (4, 5)
 _MAX_CLIPS: Final = 8
 _OPAQUE: Final = 255
@@ -35,7 +35,7 @@ _EVERYWHERE: Final[Frame] = (-1e6, -1e6, 1e6, 1e6)
 
 
 def room_bytes(count: int) -> int:
-    """Largest size of a text of `count` characters with its objects and covers."""
+    """Most bytes that the numbers of `count` characters, their text objects and all covers can take."""
     return _DOUBLE_BYTES * ((CHARACTER_NUMBERS + OBJECT_NUMBERS) * count + COVER_NUMBERS * _MAX_COVERS)
 
 
@@ -162,7 +162,7 @@ def _matrix_in(pdfium: Any, form: Any, matrix: Matrix) -> Matrix:
 
 
 def _look_at_objects(pdfium: Any, page: Any) -> tuple[dict[int, int], list[list[float]]]:
-    """Drawing order index of text objects, by address; and the COVER_NUMBERS of images and rectangles after text."""
+    """Drawing position of text objects by address; COVER_NUMBERS of opaque images and rectangles drawn after text."""
     places = dict[int, int]()
     images, rectangles = list[list[float]](), list[list[float]]()
     looked_at = 0

@@ -21,7 +21,7 @@ _SAME_ROW: Final = 0.3
 _SAME_EDGE: Final = 0.2
 _FURTHEST_ROW: Final = 3.5
 
-_WIDER: Final = 1.6  # least ratio of a clearly wider gap to the narrowest of its line, or to the page's usual space
+_WIDER: Final = 1.6  # a gap this many times its line's narrowest gap, or the page's usual space, is clearly wider
 _USUAL: Final = (0.2, 0.3, 0.35)  # usual word space in ems: least, default, most
 _USUAL_SHARE: Final = 0.2  # this quantile of the gaps is the usual word space
 _HAS_BLANKS: Final = 0.2  # a file with space characters has them in at least this share of the gaps within lines
@@ -34,7 +34,7 @@ _ROWS_WITHOUT_EDGE: Final = 6  # aligned gaps in this many rows separate columns
 _MAX_CHANNELS: Final = 64
 _MAX_PASSED: Final = 8  # a series of aligned gaps ends after this many successive rows too short to reach it
 
-# Bullets, and numbers and letters with punctuation, belong to the lines of their list items.
+# List markers (bullets; numbers and letters with punctuation) are never split off as a column of their own.
 _MARKER_CHARACTERS: Final = 7
 _MARKER: Final = re.compile(
     r"(?P<list>\W|[(\[]?(?:\d{1,3}|\w{1,4})[.):\]]{1,2}|(?:\d{1,2}\.){1,3}\d{0,2})|(?P<number>\d{1,5})"

@@ -28,7 +28,7 @@ def without_text(image: Image, own: OwnText) -> Image:
         border = np.concatenate([around[0], around[-1], around[:, 0], around[:, -1]])
         colour = [float(value) for value in np.atleast_1d(np.median(border, axis=0))]
         cv2.fillConvexPoly(pixels, corners, colour)
-        # Also cover the blurred edges of letters just outside the box.
+        # Paint beyond the box, too: blurred edges of letters reach outside it.
         cv2.polylines(pixels, [corners], isClosed=True, color=colour, thickness=2 * _BORDER_PX - 1)
     return Image(pixels, image.format)
 

@@ -20,12 +20,12 @@ from ocrsvc.imaging.pdf.merge_text import order_of
 from ocrsvc.imaging.pdf.page_look import edges_of, find_seen, rest_share, rule_finder
 from ocrsvc.results import OwnText, Pixels, ReadOptions, Rectangle
 
-MAX_REST: Final = {"auto": 0.005, "merge": 0.0}  # a larger share of possible text outside the text layer is recognized
+MAX_REST: Final = {"auto": 0.005, "merge": 0.0}  # recognize the rest if possible text covers a larger share of the page
 CHARACTER_BYTES: Final = 600  # memory per character while lines are built
 
 _SAME_PLACE: Final = 0.15  # largest distance, in ems, of a character from a repeated print of it
 _SAME_LINE: Final = 0.6  # lines of equal text whose boxes overlap by this share of the smaller one are duplicates
-_COPIES: Final = 8  # most lines of equal text that a line is compared with
+_COPIES: Final = 8  # compare a line with at most this many earlier lines of equal text, for speed
 
 _NO_CHARACTERS: Final = frozenset({"Cc", "Cn", "Co", "Cs"})
 MAX_BAD: Final = 0.02  # a line with a larger share of bad characters is left to the engine

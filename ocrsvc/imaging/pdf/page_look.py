@@ -13,15 +13,15 @@ from ocrsvc.results import Pixels, Rectangle
 LOOK_DPI: Final = 50  # resolution of the drawing: text of 6 points is 4 pixels high
 
 _EDGE: Final = 40  # least contrast of neighbouring pixels, in gray levels of 255, that counts as ink
-_SEEN: Final = 8  # least contrast inside the box of a visible line
+_SEEN: Final = 8  # least contrast, in gray levels, in the box of a text line that is visible
 _RULE_PX: Final = 25  # longer straight edges (half an inch) are ruled lines, frames and bars, not text
 _THICK_PX: Final = 5
 _JOINED_PX: Final = 7
-_MIN_SIDES_PX: Final = (5, 4)  # width and height of text of 5 points; remains of a chart's bars are smaller
-_MIN_SHARE: Final = 0.2  # least share of ink in the frame of text or a picture; curves and outlines have less
+_MIN_SIDES_PX: Final = (5, 4)  # smallest width and height of text (5 points); remains of chart bars are smaller
+_MIN_SHARE: Final = 0.2  # ink share of its bounding box from which a shape is text or a picture, not a curve
 
 _STEP: Final = 12  # least contrast of a ruled line, in gray levels: that of a light gray hairline at 50 dpi
-_ABOVE, _BELOW = 0.85, 0.28  # ems by which ruled lines exceed the baseline up and down; letters and brackets reach less
+_ABOVE, _BELOW = 0.85, 0.28  # ems that a ruled line must reach above and below the baseline, more than letters do
 _NEAR_PX: Final = 3  # distance on each side of a ruled line at which the background is sampled
 _MIN_DRAWING_PX: Final = 3
 _SAMPLES: Final = 12  # pixels sampled per column of a gap, from above the text to below it
@@ -128,7 +128,7 @@ def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder |
 def _find_rules(
     drawing: Pixels, ground: Pixels, left: Numbers, right: Numbers, top: Numbers, bottom: Numbers
 ) -> tuple[Flags, Flags]:
-    """Whether each gap has a pixel column darker than both its sides in all rows; and one whose sides differ in all."""
+    """For each gap, whether a pixel column is darker than both sides in every row, or lies between unlike sides."""
     (height, width), is_rule, is_step = drawing.shape, np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
     if width < _MIN_DRAWING_PX:
         return is_rule, is_step

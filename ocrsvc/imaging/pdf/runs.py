@@ -12,7 +12,7 @@ from ocrsvc.imaging.pdf.characters import Flags, Indices, Numbers, PageCharacter
 # Distances in ems.
 GAP: Final = 1.5  # widest gap within a line; a wider one separates columns or cells
 _STRETCHED: Final = 4.0  # widest gap at a single space within a text object, as in justified lines
-SHIFT: Final = 0.5  # largest distance from the neighbour's baseline, as of a footnote's number
+SHIFT: Final = 0.5  # largest difference between neighbours' baselines, such as of a word and a footnote number
 BLANK: Final = 0.15  # narrowest gap between words that are not adjacent in the file
 _OBJECTS_BLANK: Final = 0.25  # narrowest gap between words of adjacent text objects
 LEFTWARDS_BLANK: Final = 0.28  # narrowest gap between Arabic words; gaps inside words are narrower
@@ -36,7 +36,7 @@ class Level:
 
     In pixels, y down. `left` and `right` bound each character's ink, `start` and `base` are x and y of its origin.
     `taken` is the right end of its ink, or of the square of a Chinese character, whose ink may be small (a comma).
-    `is_letter`: A to Z; `blank`: a space precedes it; `is_back`: it stands before its predecessor in the file.
+    `is_letter`: A to Z; `blank`: a space precedes it; `is_back`: in reading direction, it lies before its predecessor.
     """
 
     indices: Indices
@@ -56,7 +56,7 @@ class Level:
 
 
 def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, degrees: int) -> Level:
-    """Turn characters of one direction to level; `spaces` (N,) says what precedes each, from IN_STRING to IN_OBJECT."""
+    """Turn characters of one direction to level; `spaces` (N,): the space before each, from IN_STRING to IN_OBJECT."""
     some = characters.of(indices)
     angle = np.radians(degrees)
     along, down = np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])
@@ -64,7 +64,7 @@ def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, de
     corners = some.ink[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2) @ along
     left, right = corners.min(axis=1), corners.max(axis=1)
     if degrees % 90:
-        # The upright frame of a slanted character is too large, so half an em is assumed.
+        # The upright bounding box of a slanted character is too wide, so assume a width of half an em.
         left, right = start, start + some.em / 2
     is_cjk = _within(some.codes, _CJK)
     leftwards = _within(some.codes, _RIGHT_TO_LEFT)
@@ -87,7 +87,7 @@ def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, de
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs of characters adjacent in the file and on the page; `is_odd`: runs against the direction of its script."""
+    """Runs of characters adjacent in the file and on the page; `is_odd`: stored against reading direction."""
 
     begins: Sequence[int]
     ends: Sequence[int]

@@ -15,10 +15,10 @@ from ocrsvc.imaging.reading_order.ruled_cells import ruled_blocks, with_ruled_bl
 from ocrsvc.imaging.reading_order.text_rows import Indices, TextLines, as_text_lines, median, parts_between, top_down
 
 DEEPEST = 12  # most nested cuts
-BAND = 1.5  # least height, in line heights, of a white stripe that may cut a part
-WIDE_BAND = 5.0  # least height, in line heights, of a white stripe that cuts a part before any gutter does
-ACROSS = 0.6  # least length of a ruled line that cuts a part, as a share of the part's width
-NEAR_RULE = 2.0  # within this many line heights of such a ruled line no text may reach beyond its ends
+BAND = 1.5  # a region may be divided at a white stripe of this height, in line heights
+WIDE_BAND = 5.0  # a region is divided at a white stripe of this height, in line heights, before any gutter
+ACROSS = 0.6  # a region is divided at a ruled line that spans at least this share of its width
+NEAR_RULE = 2.0  # text within this many line heights that reaches beyond a ruled line's ends forbids a division there
 
 Blocks = list[list[int]]  # groups of lines that are read one after the other, in reading order
 
@@ -107,7 +107,7 @@ def _part(lines: TextLines, here: Indices, deeper: int) -> Blocks:
 
 
 def _parts_rows(lines: TextLines, gutter: Gutter, beside: Indices) -> bool:
-    """Whether blocks (such as cards) or cells left and right of a gutter form rows, or a table within one band."""
+    """Whether cards or cells left and right of a gutter must be read row by row, or a band of lines is a table."""
     if flow(lines, gutter.left, gutter.right):
         return False
     if records_of(lines, beside):

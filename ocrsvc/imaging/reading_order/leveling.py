@@ -7,7 +7,7 @@ Numbers = NDArray[np.float64]
 
 MIN_LINES = 8  # fewest lines from which a slant that changes over the page is estimated
 LONG = 3.0  # least length, in line heights, of lines whose slope counts
-SURE = 4.0  # least significant change of slant over the page, in standard errors
+SURE = 4.0  # smaller changes of slant over the page, in standard errors, count as noise
 
 
 def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None = None) -> NDArray[np.float32]:

@@ -20,19 +20,19 @@ from ocrsvc.imaging.reading_order.text_rows import (
 )
 
 CENTRED = 0.3  # largest difference, in line heights, of the centres or first lines of cells that count as level
-SAME_RULED = 0.5  # CENTRED for cells between two ruled lines
+SAME_RULED = 0.5  # largest difference, in line heights, of the centres or first lines of level cells between rules
 TABLE_ROWS = 3  # fewest rows with several cells in a table
-MAX_TRIED = 4  # most jumps in the sorted gaps between rows that are tried as the limit of line spacing to row spacing
-MIN_JUMP = 0.1  # least difference, in line heights, of two successive gaps that is such a jump
-MAX_LEVEL = 0.85  # least share of level rows among the rows of a table with multi-line cells
+MAX_TRIED = 4  # number of largest jumps in the sorted gaps tried as the border between line spacing and row spacing
+MIN_JUMP = 0.1  # gaps between rows that differ by less than this, in line heights, count as equal
+MAX_LEVEL = 0.85  # a table with multi-line cells needs at least this share of level rows
 SAME_EDGE = 0.3  # largest distance, in line heights, between left edges of lines of a column
 SAME_SIZE = 0.5  # largest relative difference of the heights of lines of a cell
 MAX_SMALL = 0.6  # if a larger share of a column's lines begins in lower case, lower case is no sign of continued text
 WRAPPED_GAP = 0.4  # largest white, in line heights, between lines of a cell
 BLOCK_GAP = 0.9  # least height, in line heights, of a white stripe that ends a block
 BLOCK_GUTTER = 0.6  # least white, in line heights, between blocks beside each other
-BLOCK_ROWS = 3  # fewest rows that show the order of blocks
-MAX_BLOCK_ROWS = 8  # blocks of equal length with more rows are a table
+BLOCK_ROWS = 3  # fewest rows for which blocks beside each other are recognized
+MAX_BLOCK_ROWS = 8  # blocks of equal length with more rows than this are columns of a table
 BLOCK_STRIPE = 0.45  # least height, in line heights, of a white stripe that may end blocks
 TIGHT_STRIPE = 0.35  # largest white between the lines of blocks of equal length; rows of a table have more
 SAME_STRIPE = 0.4  # largest difference, in line heights, of the line spacing of two blocks
@@ -140,7 +140,7 @@ def _are_level(lines: TextLines, cells: list[Indices], most: float) -> tuple[boo
 
 
 def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
-    """The rows, but rows that share a multi-line cell are replaced by their cells."""
+    """Replace the rows that share a multi-line cell by the cells of these rows; other rows are unchanged."""
     links = _wrapped(lines, rows) if len(rows) > 1 else {}
     if not links:
         return rows
@@ -163,7 +163,7 @@ def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
 
 
 def _wrapped(lines: TextLines, rows: Rows) -> Links:
-    """Link lines to the line below if its first word would not have fitted behind them into their column."""
+    """Link each line to the line below that continues it: a line whose first word did not fit into the line above."""
     here = numbers_of(rows)
     # The left side of the next line in the row limits the column.
     nexts = np.concatenate([[*lines.left[row[1:]], np.inf] for row in rows])
@@ -196,7 +196,7 @@ def _wrapped(lines: TextLines, rows: Rows) -> Links:
 
 
 def _goes_on(lines: TextLines, row: list[int], other: list[int], links: Links) -> bool:
-    """Whether each line of `row` that is above a line of `other` continues in it; if not, they are two table rows."""
+    """Whether each line of `row` continues in the line of `other` below it; if not, both are separate table rows."""
     for line, place in zip(row, (np.searchsorted(lines.left[other], lines.right[row]) - 1).tolist(), strict=True):
         if place >= 0 and lines.right[other[place]] > lines.left[line] and links.get(line) != other[place]:
             return False

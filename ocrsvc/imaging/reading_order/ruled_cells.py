@@ -19,8 +19,8 @@ TRIES = 3  # number of nearest ruled lines tried on each side of a text line
 MAX_OPEN = 0.25  # largest ratio of lines outside closed cells to lines inside, in a table
 LABEL = 0.8  # largest white between a field of a form and its label above it
 BESIDE = 4.0  # largest white between two cards in a row
-PITCH = 1.3  # distance of lines in the paragraph that replaces a table
-LEADING = 0.8  # height of those lines, as a share of their distance
+PITCH = 1.3  # line spacing of the dummy paragraph that replaces a table while other lines are ordered
+LEADING = 0.8  # height of a line of the dummy paragraph that replaces a table, as a share of the line spacing
 ALIKE = 0.1  # largest relative difference of the widths of two cards
 
 Frame = tuple[float, float, float, float]  # left, top, right and bottom in pixels
@@ -73,7 +73,7 @@ def _frame_of(block: Block) -> Frame:
 def _around_tables(
     lines: TextLines, here: Indices, frames: Sequence[Frame], orders: Sequence[list[int]], order_of: OrderOf
 ) -> list[int]:
-    """The lines `here` and, at their places, the lines of tables: `orders` are those of the tables with `frames`."""
+    """Lines `here` and of the tables among them, in reading order; `orders` are the ordered lines of each table."""
     if not frames:
         # Lines wide enough to overlap by more than a line height stand below each other, as boxes may overlap slightly.
         if lines.left[here].max() + median(lines.height[here]) < lines.right[here].min():
@@ -179,7 +179,7 @@ def _nearest(distances: Numbers) -> list[int]:
 def _closed_cell(
     vertical: Numbers, horizontal: Numbers, pairs: Iterable[tuple[int, int]], y: float, near: float
 ) -> Sides | None:
-    """The four rules of the cell around `y` between the first pair of vertical rules that closes one; None without."""
+    """The four rules of the cell around `y`, with the first pair of vertical rules that closes it; None without one."""
     for left, right in pairs:
         begin = max(vertical[left, 1], vertical[right, 1]) - near
         end = min(vertical[left, 2], vertical[right, 2]) + near

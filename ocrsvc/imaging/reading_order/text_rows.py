@@ -12,7 +12,7 @@ Indices = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
 SHORT = 5.0  # a line of unknown text shorter than this many line heights counts as a number
-WORDS = 40  # number of words of each line that stands for a part of a table
+WORDS = 40  # number of words in a dummy line that stands for part of a table
 SAME_ROW = 0.5  # largest distance of the centres of two lines in a row, as a share of the smaller height
 CELL_GAP = 0.2  # least white, in line heights, between cells beside each other
 FULL = 0.2  # largest white, in line heights, at the end of a full line

@@ -44,10 +44,10 @@ FILLED: Final = 0.4  # least share of a table's cells that have text
 SAME_EXTENT: Final = 1.0  # largest distance, in line heights, of the ends of a table's rules from each other
 MIN_RULE: Final = 6.0  # least length of a rule across a table, in line heights
 MAX_RULES: Final = 1000  # most rules examined per page; the longest are kept
-MAX_LOOKS: Final = 16  # bounds the time: number of stacks in which each line of text is examined, on average
-FEW_BANDS: Final = 3  # heading, body and footer; with more bands, a band of fewer than MIN_ROWS text rows is one row
+MAX_LOOKS: Final = 16  # limits the time: stacks of rules in which a line of text is examined, on average
+FEW_BANDS: Final = 3  # if rules form more bands than head, body and foot, each band of under MIN_ROWS lines is one row
 SEVERAL: Final = 0.5  # least share of rows with several pieces between two rules of a table
-FULL_COLUMNS: Final = 0.6  # least share of the used columns that are filled in a full row
+FULL_COLUMNS: Final = 0.6  # a row of text is full if it has text in at least this share of the used columns
 FULL_ROWS: Final = 0.6  # text rows between two rules are rows of the table if at least this share of them is full
 
 

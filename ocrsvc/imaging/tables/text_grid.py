@@ -26,11 +26,11 @@ MIN_GUTTER: Final = 0.4  # least width of a gutter, in line heights
 LONG: Final = 8.0  # least median length of lines of running text, in line heights
 FULL: Final = 0.8  # least median length of lines of running text, as a share of their column's width
 PAGE_GUTTER: Final = 3.0  # least width of a gutter between two tables, in line heights
-WIDER: Final = 1.3  # least ratio of a gutter between two tables to other gutters, if the rows beside it do not pair
-MUCH_WIDER: Final = 2.5  # WIDER if the rows beside the gutter pair
-PAIRED: Final = 0.7  # rows pair if at least this share of them has level text on both sides of a gutter
-LEVEL: Final = 0.25  # largest distance of the centres of level text on both sides, in line heights
-WRAPPED: Final = 0.6  # largest gap above a continued row, as a share of the usual gap between rows
+WIDER: Final = 1.3  # least width of a gutter between tables, in widths of the next widest, if rows differ across it
+MUCH_WIDER: Final = 2.5  # least width of a gutter between tables, in widths of the next widest, if rows match across it
+PAIRED: Final = 0.7  # rows match across a gutter if at least this share of them has level text on both sides
+LEVEL: Final = 0.25  # largest vertical distance, in line heights, of the centres of level text
+WRAPPED: Final = 0.6  # a row closer to the row above than this share of the usual gap may continue it
 
 
 @dataclass(frozen=True, slots=True)

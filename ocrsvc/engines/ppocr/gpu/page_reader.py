@@ -147,7 +147,7 @@ def _make_tensor(backend: ArrayBackend, crops: Sequence[GpuCrop], padded: int, i
 
 OpenPage = Callable[[ReadTask], PageReader]
 
-# A third of the thickness, scale and text of each line; letters of 20 to 110 px test every way of sampling.
+# Test lines: stroke thickness in units of 3 px, font scale, text. Letters of 20 to 110 px test all sampling modes.
 LINES: Final = ((1, 2.0, "Proof 4711"), (2, 5.0, "BIG 38"), (3, 1.0, "small letters, one line of them"))
 
 

@@ -30,7 +30,7 @@ class ResamplingWeights:
 
 
 def area_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
-    """INTER_AREA weights to shrink N axes from `sources` to `targets` pixels; undefined from there up to `count`."""
+    """INTER_AREA weights that shrink N axes from `sources` to `targets` pixels; entries beyond a target are unused."""
     source = np.asarray(sources, np.float64)[:, None]
     scale = source / np.asarray(targets, np.float64)[:, None]
     low = np.arange(count) * scale
@@ -40,7 +40,7 @@ def area_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> Resampli
 
 
 def source_pixels_for(scale: ArrayLike) -> NDArray[np.int64]:
-    """Number of source pixels that an output pixel of this size can touch; 1 if sizes are equal."""
+    """Number of source pixels that an output pixel `scale` source pixels wide can touch; 1 for scale 1."""
     return np.where(np.equal(scale, 1), 1, np.ceil(scale) + 1).astype(np.int64)
 
 
@@ -173,9 +173,9 @@ class _Group:
 
     rows: NDArray[np.int64]  # (n,) indices of the lines in the batch
     widths: Sizes  # (n,) in pixels
-    matrices: NDArray[np.float64]  # (n, 9) homographies that map a line at its own size to the page
-    across: ResamplingWeights  # from the rows of the line at its own size to the rows of its crop
-    along: ResamplingWeights  # from the columns of the line at its own size to the columns of its crop
+    matrices: NDArray[np.float64]  # (n, 9) homographies that map a line at its sampling size (`own_sizes`) to the page
+    across: ResamplingWeights  # weights that shrink the line's height from the sampling size to the crop's
+    along: ResamplingWeights  # weights that shrink the line's width from the sampling size to the crop's
 
 
 def _groups(quads: NDArray[np.float32], widths: Sizes, padded: int, height: int) -> Iterator[_Group]:
@@ -252,7 +252,7 @@ def _sample(xp: Any, page: Array, x: Array, y: Array) -> Array:
 
 
 def _neighbours(xp: Any, at: Array, size: int) -> tuple[Array, Array, Array]:
-    """The pixels before and after each position and, between the two, the weight of the pixel after."""
+    """For each position: index of the pixel before it, weight of the pixel after it, index of the pixel after it."""
     # A self-intersecting quad maps to infinity, which cannot be converted to an index.
     at = xp.clip(xp.nan_to_num(at), -1, size)
     before = xp.floor(at)

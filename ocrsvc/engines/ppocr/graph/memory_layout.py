@@ -69,7 +69,8 @@ def deconvolve_in_phases(proto: onnx.ModelProto) -> None:
     second, second_bias = graph.value(tail[3].input[1]), graph.value(tail[4].input[1]).reshape(-1)
     channels, middle = first.shape[:2]
     inner = first.transpose(2, 3, 1, 0).reshape(4 * middle, channels, 1, 1)
-    phases = np.zeros((2, 2, 2, 2, 2, 2, middle), np.float32)  # axes: row, column of first output, second output, input
+    # Axes: row and column in the first deconvolution's outputs, the second's outputs, the second's inputs; channel.
+    phases = np.zeros((2, 2, 2, 2, 2, 2, middle), np.float32)
     for row, column in np.ndindex(2, 2):
         phases[row, column, :, :, row, column] = second[:, 0].transpose(1, 2, 0)
     outer = phases.transpose(0, 2, 1, 3, 4, 5, 6).reshape(16, 4 * middle, 1, 1)

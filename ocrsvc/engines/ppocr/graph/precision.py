@@ -50,7 +50,8 @@ def to_fp16(proto: onnx.ModelProto, scores: str) -> onnx.ModelProto:
     return half
 
 
-Head = tuple[list[onnx.NodeProto], list[onnx.TensorProto], list[onnx.ValueInfoProto]]  # nodes, weights, outputs
+# Nodes, weights and outputs of the graph's end, detached because it stays in single precision.
+Head = tuple[list[onnx.NodeProto], list[onnx.TensorProto], list[onnx.ValueInfoProto]]
 
 
 def _detach_head(graph: onnx.GraphProto, scores: str) -> Head | None:
@@ -74,7 +75,7 @@ def _detach_head(graph: onnx.GraphProto, scores: str) -> Head | None:
         graph.initializer.remove(weight)
     for node in nodes:
         graph.node.remove(node)
-    # Remove their declared types, which the converter would change to half precision.
+    # Remove the declared types of the detached nodes' outputs, which the converter would change to half precision.
     for value in [value for value in graph.value_info if value.name in reached]:
         graph.value_info.remove(value)
     del graph.output[:]
@@ -98,7 +99,7 @@ def _remove_cast_pairs(graph: onnx.GraphProto) -> None:
 
 
 def quantize(proto: onnx.ModelProto, min_channels: int = MIN_CHANNELS) -> int:
-    """Convert a model's large products (opset 11, no Identity, one line) to int8 in place; returns their number."""
+    """Convert a one-line model's large products to int8 in place; returns their number. Needs opset 11, no Identity."""
     del proto.graph.value_info[:]
     rewriter = _Int8Rewriter(proto, min_channels)
     rewriter.run()

@@ -34,8 +34,8 @@ MAX_SCANNED_AREA: Final = 4.0
 # Limit on the total area of the parts' bounding boxes, relative to the shape's; at most 1.2 on the corpus. It is higher
 # only for nested shapes, whose boxes contain each other.
 MAX_SCANNED_PART_AREA: Final = 2.0
-SQUAT_ASPECT: Final = 1.25  # largest height / width of the least tall part of a column
-MAX_ASPECT: Final = 2.5  # largest height / width of the tallest part; a word written sideways is taller
+SQUAT_ASPECT: Final = 1.25  # a tall shape has rows only if the flattest part's height / width is at most this
+MAX_ASPECT: Final = 2.5  # largest height / width of a row of a tall shape; a word written sideways is taller
 
 MIN_FILL: Final = 0.75  # share of its minimum-area rectangle that the contour of a straight line fills
 MIN_BEND: Final = 0.5  # from this distance between curve and chord on, in thicknesses, a line counts as curved
@@ -60,7 +60,7 @@ def split_parts(
     levels: tuple[float, ...],
     accept: Callable[[Sequence[Box], Box], bool] = lambda _boxes, _frame: True,
 ) -> Division:
-    """Split a contour at the first of ascending `levels` whose parts `accept` accepts; the lowest made the mask."""
+    """Split a contour at the first level whose parts `accept` accepts; `levels[0]` is the threshold of the mask."""
     left, top, width, height = frame = cast(Box, cv2.boundingRect(contour))
     here = probabilities[top : top + height, left : left + width]
     own = _own_pixels(contour - np.array([left, top], np.int32), here > levels[0])
@@ -89,7 +89,7 @@ def _own_pixels(contour: Contour, above: NDArray[np.bool_]) -> Pixels:
 
 
 def are_rows(boxes: Sequence[Box], frame: Box) -> bool:
-    """Whether parts lie one above the other like rows; those of a tall shape must not be too tall themselves."""
+    """Whether a shape's parts lie one above the other like rows; in a tall shape, no part may be tall itself."""
     *_, width, height = frame
     if height >= width:
         shapes = [part_height / part_width for _, _, part_width, part_height in boxes]
@@ -109,7 +109,7 @@ def _shared(one: Box, other: Box, axis: int) -> float:
 
 
 def _border(labels: NDArray[np.int32], number: int, box: Box, corner: tuple[int, int], own: Pixels) -> Contour:
-    """The contour of one part on the map, grown by one pixel where the whole shape allows it."""
+    """The contour of one part on the map, grown by one pixel, but not beyond the pixels `own` of the whole shape."""
     left, top, width, height = box
     left, top = max(0, left - 1), max(0, top - 1)
     window = np.s_[top : top + height + 2, left : left + width + 2]

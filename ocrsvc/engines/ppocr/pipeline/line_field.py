@@ -84,7 +84,7 @@ def fit_field(pieces: Pieces) -> LineField | None:
     weight = np.minimum(length / pieces.thickness[alike], MAX_WEIGHT)
     factors = _fit(unit_x, unit_y, np.tan(leaning[alike]), weight)
     turned = _turning(factors, unit_x, unit_y, float(half[0] / half[1]))
-    # From side to side, the text is two units wide.
+    # Twice the root mean square, because the unit is half of the text's width.
     turn = 2 * np.sqrt(np.sum(weight * turned**2) / np.sum(weight))
     return LineField(float(np.degrees(turn)), len(x), page, middle, half, factors)
 
@@ -107,7 +107,7 @@ def _slopes(factors: Values, x: Values, y: Values) -> Values:
 
 
 def _turning(factors: Values, x: Values, y: Values, aspect: float) -> Values:
-    """At each point, the change of a line's slope per unit of x; a unit of y is `aspect` times shorter."""
+    """At each point, the change of a line's slope per unit of x; `aspect`: length of a unit of x / of a unit of y."""
     _, by_x, by_y, by_xx, by_xy, by_yy = factors
     # A sloped line also moves across the field; if lines only converge, the two changes cancel out.
     climb = aspect * _slopes(factors, x, y)

@@ -29,7 +29,7 @@ from ocrsvc.results import Check, EngineTimes, Line, Page, Pixels, ReadTask, Spa
 TALL_RATIO = 1.5  # height / width above which a line counts as vertical
 SAMPLE_LINES = 4
 CONFIDENT = 0.85  # the page is upright if the sample's mean confidence is at least this
-CLEARLY_BETTER = 0.05  # how much the confidence must rise for a line or page to be turned
+CLEARLY_BETTER = 0.05  # a line or page is turned only if its confidence rises by at least this
 DOUBTFUL_LINE = 0.7  # a line with less confidence is also read upside down
 MIN_CONFIDENCE = 0.5
 MAJORITY = 0.7  # share of the text, by length, that must agree on the page's orientation
@@ -40,7 +40,7 @@ MIN_GUTTER: Final = 0.9  # smallest width of a gutter, in line heights; spaces b
 EDGE_TOLERANCE: Final = 0.4  # how far lines of one column may differ at their left edge, in line heights
 MAX_DISTANCE: Final = 10.0  # largest vertical distance of nearby lines, in line heights
 MIN_BESIDE: Final = 2.0  # smallest length of text on each side of a gutter, in line heights
-MIN_LINES: Final = 3  # number of lines that must begin at the edge, including the joined ones
+MIN_LINES: Final = 3  # a gutter needs this many lines that begin at its right side, including parts of joined lines
 MARGIN: Final = 0.1  # blank that each part keeps at its end, in line heights
 INK_CONTRAST: Final = 0.3  # contrast of a pixel column with ink, as a share of the line's strongest contrast
 MAX_LINES: Final = 1000  # lines are not split on pages that have more

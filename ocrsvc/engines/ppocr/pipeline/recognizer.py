@@ -121,7 +121,7 @@ SURE: Final = 0.9  # if the confidence reaches this, no other recognizer reads t
 # characters of a script that it does not know, and may be sure of them; none of 2303 corpus lines is so sparse.
 SPARSE_PX: Final = 144
 MAX_EXTRA_SHARE: Final = 1.0  # pixel columns that the other recognizers may read, per column that the first one reads
-MIN_EXTRA_PX: Final = 5120  # pixel columns that they may read on any page: sixteen lines of common length
+MIN_EXTRA_PX: Final = 5120  # pixel columns that the other recognizers may read on any page: 16 lines of usual length
 SAMPLE_LINES: Final = 4  # unsure lines that decide which recognizer reads the other unsure lines first
 
 
@@ -176,12 +176,12 @@ class SeveralRecognizers:
 
     readers: Sequence[PageReader]  # one per recognizer, the likeliest first; each of them can detect lines
     directions: Sequence[Direction]  # writing direction of each recognizer
-    # whether recognizers for columns read vertical lines first, as for a requested language; otherwise `readers` gives
-    # the order, because the page may lie on its side
+    # whether vertical lines go to recognizers of vertical scripts first; False for lang=auto, where vertical lines may
+    # also mean a page that lies on its side
     columns_first: bool = False
     _lines: int = 0
     _read_px: int = 0
-    _more_px: int = 0  # pixel columns read by other recognizers than each line's first
+    _more_px: int = 0  # pixel columns read by any recognizer but the first of each line
     _wins: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -203,7 +203,7 @@ class SeveralRecognizers:
         unsure = [attempt for attempt in attempts if attempt.is_unsure]
         sample = 0 if any(self._wins.values()) else SAMPLE_LINES
         for group in (unsure[:sample], unsure[sample:]):
-            # The recognizer that won on most lines of the page comes first.
+            # Try the recognizer first that has given the best result for most lines of the page.
             for number in sorted(range(len(self.readers)), key=lambda number: -self._wins.get(number, 0)):
                 self._read_too(number, [attempt for attempt in group if attempt.is_unsure])
         # Short words of two scripts look alike, so a recognizer that won on most lines reads all.

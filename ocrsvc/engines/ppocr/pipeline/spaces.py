@@ -19,10 +19,10 @@ from ocrsvc.results import Pixels, Spaces
 
 INK_CONTRAST: Final = 0.3  # contrast of an ink pixel, relative to the contrast between background and ink
 CORE: Final = slice(10, 38)  # rows, of 48, that contain no ink of other lines
-EDGES: Final = [0, 1, -2, -1]  # rows that letters seldom reach
+EDGES: Final = [0, 1, -2, -1]  # crop rows that letters seldom reach, from which the background is measured
 RULE_FILL: Final = 0.9  # a row with a larger share of ink pixels is a ruled line
 MIN_PITCHES: Final = 3
-MAX_PITCH_DIFFERENCE: Final = 0.3  # largest relative difference from the median; other pitches include a comma
+MAX_PITCH_DIFFERENCE: Final = 0.3  # largest relative difference from the median pitch; pitches beyond include a comma
 
 _OTHER, _LATIN, _CHINESE = range(3)
 

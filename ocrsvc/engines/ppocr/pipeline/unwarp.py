@@ -25,7 +25,7 @@ from ocrsvc.imaging.text_contour import Outline, extent
 from ocrsvc.results import Check, Page, Pixels, ReadTask, no_check
 
 _FILE: Final = Path(__file__).parents[1] / "weights" / "uvdoc.onnx"
-_INPUT_PX: Final = (488, 712)  # width and height
+_INPUT_PX: Final = (488, 712)  # width and height of the network's input
 # Converts the quantized kernels to floats when the model is opened instead of in every run.
 _SESSION_OPTIONS: Final = {"session.disable_quant_qdq": "1"}
 # Opened on demand, because most processes never get a curved page. It takes 75 MB, and 30 MB more during a run.
@@ -33,7 +33,7 @@ UNWARPING_MODEL: Final = OnDemandModel(_FILE, "unwarp", _SESSION_OPTIONS)
 
 
 def find_grid(pixels: Pixels, check: Check = no_check) -> NDArray[np.float32]:
-    """(45, 31, 2) where the points of a regular grid on the flat page are in a picture (H, W[, 3]), or beyond it."""
+    """(45, 31, 2) positions of a flat page's grid points in the picture (H, W[, 3]); some may lie outside of it."""
     grid = UNWARPING_MODEL.run(_to_tensor(pixels), check)[0]
     height, width = pixels.shape[:2]
     return cast("NDArray[np.float32]", (np.moveaxis(grid, 0, -1) + 1) / 2 * np.array([width, height], np.float32))
@@ -153,8 +153,8 @@ def _beyond(edge: Points, outwards: Points) -> Points:
 MIN_TURN_DEG: Final = 2.5
 # Fewest pieces of lines for a reliable turn: product labels with text in all directions have 20 to 40.
 MIN_PIECES: Final = 50
-BENT_ROWS_DEG: Final = 1.0  # from this turn on, rows are straightened before they are ordered
-MAX_TURN_LEFT: Final = 0.5  # largest share of the turn that may remain on the flat page
+BENT_ROWS_DEG: Final = 1.0  # if lines bend by at least this, boxes are straightened before the reading order is found
+MAX_TURN_LEFT: Final = 0.5  # largest share of the lines' bend that may remain on the flattened page
 MIN_KEPT: Final = 0.97  # smallest share of the lines, by length, that the flat page must contain
 MIN_FOUND: Final = 0.9  # smallest share of the text length, in line heights, that must be detected on the flat page
 MAX_PIXELS: Final = 16_000_000
@@ -176,7 +176,7 @@ class _FoundPage:
 
     @property
     def turn_deg(self) -> float:
-        """How much the lines turn, in degrees; 0 if there is too little text to know."""
+        """How much the lines bend, in degrees; 0 if there is too little text to measure it."""
         return self.field.turn_deg if self.field is not None and self.field.pieces >= MIN_PIECES else 0.0
 
 
@@ -193,7 +193,7 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
     if lengths[inside].sum() < MIN_KEPT * lengths.sum():
         return _read(found)
     flat = _find(replace(task, image=replace(task.image, pixels=grid.flatten(pixels))), open_page)
-    # Here a few pieces are enough, because they may show that the lines still bend.
+    # Fewer than MIN_PIECES suffice here: even a few pieces may show that the flattened lines still bend.
     left_deg = flat.field.turn_deg if flat.field is not None else math.inf
     loses_text = _text_length(flat.outlines) < MIN_FOUND * _text_length(found.outlines)
     if left_deg > MAX_TURN_LEFT * found.turn_deg or loses_text:

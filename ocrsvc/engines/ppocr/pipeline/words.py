@@ -183,7 +183,7 @@ def _trimmed(cuts: Ints, bounds: Bounds, filled: Ints) -> tuple[Ints, Ints]:
 
 
 def _first_and_last(rows: Columns, height: int) -> Ints:
-    """(N, 2) the lowest set bit of each, and the bit after the highest set one."""
+    """(N, 2) for each number, index of the lowest set bit, and of the bit after the highest set bit."""
     inked = _bits(rows, height)
     return np.stack([inked.argmax(axis=1), height - inked[:, ::-1].argmax(axis=1)], axis=1)
 

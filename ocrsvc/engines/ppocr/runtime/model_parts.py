@@ -24,11 +24,11 @@ class ModelPart:
 
     version: ModelVersion
     described: Detection | Recognition  # the part's table in `model.toml`
-    shipped: bytes  # the content of its file
+    shipped: bytes  # content of the ONNX file as delivered, before preparation
 
     @property
     def kind(self) -> Kind:
-        """Whether it is a detection or a recognition model."""
+        """DETECTION or RECOGNITION."""
         return DETECTION if isinstance(self.described, Detection) else RECOGNITION
 
     @property
@@ -47,7 +47,7 @@ class ModelPart:
 
     @property
     def cache_name(self) -> str:
-        """The name of its entries in the model cache."""
+        """The name of this part's entries in the model cache."""
         file = self.file.replace("/", "_")
         return file if self.version.is_built_in else f"{self.version.name}.{file}"
 

@@ -167,7 +167,7 @@ def _rewrite_recognizer(
     plain = _applied(proto, rewrite.zero_subnormal_weights)
     if not batched:
         plain = _applied(plain, memory_layout.drop_identities)
-    # Tried in this order: a graph that ends in a product, else one that ends in any scores.
+    # First try the rewrite for a graph that ends in a matrix product, then the one for any scores.
     of_scores = partial(rewrite.add_argmax_to_scores, classes=classes, shares=shares, batched=batched)
     of_product = rewrite.add_argmax_batched if batched else rewrite.add_argmax
     for has_product, rewriting in ((True, of_product), (False, of_scores)):

@@ -37,7 +37,7 @@ CUDA_OPTIONS: Final[Options] = {
     # An arena that grows by doubling cannot free the memory of a single large run.
     "arena_extend_strategy": "kSameAsRequested",
 }
-# Installed by TensorRT's wheels; listed in the order of their dependencies.
+# Folder and libraries of TensorRT's wheels; each library depends only on earlier ones.
 _TENSORRT_FOLDER: Final = "tensorrt_libs"
 _TENSORRT_LIBRARIES: Final = ("libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10")
 
@@ -152,7 +152,7 @@ def _stream_option(stream: int | None) -> Options:
 
 
 def load_gpu_libraries(provider: Provider) -> None:
-    """Load a GPU provider's libraries from pip's wheels, which linkers do not search; a missing one is no error yet."""
+    """Load a GPU provider's libraries from pip's wheels, where linkers do not search; ignores missing ones."""
     ort.preload_dlls(msvc=False)
     if provider == "tensorrt":
         spec = importlib.util.find_spec(_TENSORRT_FOLDER)
