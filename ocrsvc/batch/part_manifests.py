@@ -1,4 +1,4 @@
-"""Parts of the output; a part exists once its manifest does, which is written last."""
+"""Writes and reads parts of the output; a part is finished when its manifest exists, which is written last."""
 
 import gzip
 from collections import Counter

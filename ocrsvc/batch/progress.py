@@ -137,7 +137,7 @@ def showing(*, quiet: bool = False, metrics: str | None = None, output: TextIO |
         if metrics is not None:
             stack.enter_context(_serving_metrics(counts, *address_of(metrics), stream))
         if not quiet:
-            # The package extra `progress` installs rich.
+            # The package rich draws the progress; it is optional, and the extra `progress` installs it.
             is_drawn = stream.isatty() and find_spec("rich") is not None
             stack.enter_context(_drawing(counts, stream) if is_drawn else writing_lines(counts, stream))
         yield counts

@@ -126,7 +126,7 @@ class WorkFile:
                 self._db.executescript("DELETE FROM run; DELETE FROM page; DELETE FROM content;")
                 self._db.execute("INSERT INTO run VALUES (?)", (run_id,))
             self._db.execute("BEGIN")
-            # SQLite has no checksums, so only this comparison finds damage inside a row.
+            # SQLite has no checksums, so only comparing `crc` finds damage inside a row.
             rows = self._db.execute("SELECT n, error, record, crc FROM page")
             self.forget([n for n, error, record, crc in rows if _crc(n, error, record) != crc])
         except BaseException:
@@ -172,7 +172,7 @@ class BegunPages:
         self.deaths = self._read()
 
     def note(self, pages: Iterable[int], *, is_apart: bool = False) -> None:
-        """Write that exactly these pages are being read now."""
+        """Write the pages that are being read now; unless `is_apart`, at most once per `note_s` of the destination."""
         if not is_apart and self._clock() - self._noted_s < self._destination.note_s:
             return
         self._noted_s = self._clock()
@@ -193,7 +193,7 @@ class BegunPages:
             self._destination.delete(self._name)
 
     def _read(self) -> dict[int, Deaths]:
-        """Read the death counts, adding one for each page the last process had begun; empty if the note is unusable."""
+        """Read the death counts, plus one for each page that the last process did not finish; empty if unreadable."""
         try:
             note: Any = orjson.loads(self._destination.read(self._name))
             if note["run"] != self._run_id:

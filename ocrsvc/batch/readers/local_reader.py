@@ -39,7 +39,7 @@ class LocalReader:
         self._settings, self._options, self._load, self._page_limit_s = settings, options, load, page_limit_s
 
     def start(self) -> Mapping[str, str]:
-        """Start the engine. Raises UnknownModel, too: a missing model fails the run here, instead of every page."""
+        """Start the engine. Raises UnknownModel, so that a missing model fails the run now instead of every page."""
         self._reader.start()
         with self._reader.one_version(self._options, self._page_limit_s, _CONTEXT):
             pass

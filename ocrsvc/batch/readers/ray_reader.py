@@ -333,7 +333,7 @@ def open_ray(request: BatchRequest, load: Load) -> RayReader:
 
 
 def settings_to_send(environment: Mapping[str, str], cluster: ClusterRequest) -> dict[str, RawValue]:
-    """The actors' settings, also from OCRSVC_CONFIG, without secrets, as Ray would store them. Raises SettingsError."""
+    """Settings for actors, also from OCRSVC_CONFIG; without secrets, because Ray stores them. Raises SettingsError."""
     threads = {} if cluster.gpus else {"OCRSVC_ENGINE_THREADS": str(max(1, round(cluster.cpus)))}
     given = gather({"OCRSVC_ISOLATION": "process"} | threads | dict(environment) | OWN_SETTINGS)
     check_settings(given)

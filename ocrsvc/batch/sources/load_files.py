@@ -34,7 +34,7 @@ class SourceLoader:
         self._max_bytes, self._keeps_all = max_bytes, keeps_all
         # Open archives by kind, address and version, least recently used first.
         self._open: dict[tuple[str, str, str], Archive] = {}
-        # Contents by address and place, least recently used first.
+        # Contents of files by address and by position in an archive, least recently used first.
         self._kept: dict[tuple[str, str], bytes] = {}
         self._lock = threading.Lock()
         # Each file uses one of these locks, so that threads do not load the same file twice.

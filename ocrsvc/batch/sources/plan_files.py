@@ -61,7 +61,7 @@ def find_sources(
 
 
 class _Planner:
-    """Plans files; for one thread, which must `close` it. Raises BadOption."""
+    """Plans files; not thread-safe; the owner must `close` it. Raises BadOption."""
 
     def __init__(self, request: SourceRequest, counts: PlanningCounts) -> None:
         self._request, self._counts = request, counts
@@ -198,7 +198,7 @@ def is_image_name(name: str) -> bool:
 
 
 def _read_head(found: Found) -> bytes | None:
-    """The first bytes of a file; none of a remote file with an image's extension, to save a request; None on errors."""
+    """The first bytes of a file; None on errors. Remote files with an image's extension give b"" to save a request."""
     address = found.address
     if not found.version:
         return None

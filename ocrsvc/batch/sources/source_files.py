@@ -1,4 +1,4 @@
-"""Files, archive members and table rows before they are planned: their names, and counts of skipped ones."""
+"""Files, archive members and table rows before they are planned: their names, and counts of skipped files."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Archive(Protocol):
     """An open archive or table; methods raise OSError and BrokenArchive."""
 
     def members(self, archive: Found) -> Iterator[Found]:
-        """Yield the members in order; those before an error are valid. For one thread."""
+        """Yield the members in order; members before an error are valid. Not thread-safe."""
 
     def load(self, place: str, max_bytes: int) -> bytes:
         """Load the member at this position; thread-safe. Raises BodyTooLarge."""

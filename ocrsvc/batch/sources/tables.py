@@ -144,7 +144,7 @@ class _Table:
         # Read the column page by page, not in whole column chunks, which may have gigabytes.
         self._parquet = parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
         about = self._parquet.metadata
-        # A file of 40 kB may state 20 million empty rows.
+        # Limit the rows by the file's size: a file of 40 kB may state 20 million empty rows.
         if not 0 <= about.num_rows <= max(_FREE_ROWS, self._size):
             raise BrokenArchive(f"It says that it has {about.num_rows} rows in {self._size} bytes.")
         groups = map(about.row_group, range(about.num_row_groups))
@@ -169,7 +169,7 @@ class _Table:
                 else:
                     found.append((len(data), bytes(data[:HEAD_BYTES]).decode("latin-1"), "", ""))
         except Exception:
-            # Return the rows before the error; requesting the next ones raises it again.
+            # Return the rows before the error; requesting the rows after them raises the error again.
             self._next = -1
             if not found:
                 raise
