@@ -30,7 +30,7 @@ class VersionRetired(Exception):
 
 
 class LoadTakesLong(Exception):
-    """Loading the version takes more than half of a request's time; another version should read it."""
+    """Loading the version takes more than half of a request's time; another version should read the request."""
 
 
 class Lease:

@@ -21,8 +21,8 @@ from ocrsvc.system.memory import read_private_bytes
 CLOSE_S: Final = 10.0  # time limit for engine threads to close their handles
 # Before its first load, a version is estimated to need this multiple of its files' size; see docs/design/models.md.
 FILES_FACTOR: Final = 11
-MIN_BYTES: Final = 8 << 20  # smallest estimate
-_KEPT: Final = 3  # measurements per version
+MIN_BYTES: Final = 8 << 20  # smallest estimate of a version's memory
+_KEPT: Final = 3  # measurements that are remembered per version
 VersionKey = tuple[str, int, str]  # name, number and digest: changed files make another version
 EngineThreads = Executor[Any]
 

@@ -69,9 +69,9 @@ class ModelList:
 class ModelControl:
     """This process's view of the models in a repository. Thread-safe.
 
-    Without a repository there is no store. Versions in `loaded_versions` keep serving after they are removed from disk,
-    until another replaces them. With `ignores_bad_policies`, invalid policies count as none if no valid ones are known:
-    the service has checked them at its start.
+    Without a repository, `store` raises OperatorError. Versions in `loaded_versions` keep serving after their removal
+    from disk, until another version replaces them. With `ignores_bad_policies`, an invalid file of policies that was
+    never valid counts as empty: the service has checked the file at its start.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ModelControl:
         self.repository, self._store, self._ignores_bad_policies = repository, store, ignores_bad_policies
         self.is_loaded, self._clock = is_loaded, clock
         self.loaded_versions: Callable[[], Sequence[ModelVersion]] = tuple
-        # The scan lock is held while the disk is read; requests need only the other one.
+        # `_scan_lock` is held while the disk is read; requests need only `_lock`, so they never wait for the disk.
         self._scan_lock, self._lock = Lock(), Lock()
         self._last_error, self._last_read = "", store.read().last_policies if store is not None else None
         self._policies = self._read_policies()
@@ -221,7 +221,7 @@ class ModelControl:
         raise UnknownModel(f"There is no model {label} in the repository.", damage)
 
     def _read_policies(self) -> Policies:
-        """The file's policies, or the last valid ones if it is invalid. Raises SettingsError without valid ones."""
+        """The file's policies, or its last valid policies if it is invalid. Raises SettingsError if none were valid."""
         if self._store is None or self.repository.folder is None:
             return Policies()
         last = self._last_read

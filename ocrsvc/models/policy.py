@@ -76,7 +76,7 @@ class Policies(_Table):
     others: bool = True
 
     def of(self, name: str) -> ModelPolicy | None:
-        """The policy of a model; None if it is not wanted."""
+        """The policy of a model; None if no version of the model is wanted."""
         return self.models.get(name, ModelPolicy() if self.others else None)
 
 

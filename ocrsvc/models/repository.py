@@ -70,7 +70,7 @@ class Scan:
 
 
 class ModelRepository:
-    """A folder of models, which the service only reads, and `key` for encrypted ones; None: only the engine's model."""
+    """A folder of models, which is only read; `key` decrypts models. Without a folder: only the engine's own model."""
 
     def __init__(self, folder: Path | None, key: ModelKey | None = None, engine: str = BUILT_IN[0]) -> None:
         self.folder, self.key, self._engine = folder, key, engine

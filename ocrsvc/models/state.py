@@ -119,7 +119,7 @@ class StateStore:
         return status.st_mtime_ns, status.st_ino, status.st_size
 
     def read(self) -> ModelState:
-        """The current state; the last one if the file cannot be read, an empty one if it is damaged."""
+        """The current state; the state of the last read if reading fails; an empty state if the file is damaged."""
         return self.read_with_generation()[1]
 
     def read_with_generation(self) -> tuple[Generation, ModelState]:

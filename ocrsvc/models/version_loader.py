@@ -49,7 +49,7 @@ class LoadState(Enum):
 class Waiter:
     """A request that waits for a version; done when it has its lease or a failure.
 
-    After `patience_s` (on the clock), another loaded version should read it.
+    From the time `patience_s` on, another loaded version should read the request.
     """
 
     is_done: bool = False
@@ -135,7 +135,7 @@ class VersionLoader:
         self.guard: Callable[[ModelVersion], AbstractContextManager[object]] = lambda _version: nullcontext()
 
     def _count(self, metric: Metric, version: ModelVersion, outcome: str) -> None:
-        """Count under the model's name, or under OTHERS after MAX_NAMES names."""
+        """Increment a metric with the model's name as label, or with OTHERS if MAX_NAMES names are in use."""
         if self._metrics is None:
             return
         name = version.name[:_NAME_CHARACTERS]
@@ -224,7 +224,7 @@ class VersionLoader:
     def _make_room(self, entry: Entry, needed_bytes: int) -> None:
         """Close the least recently used versions until `needed_bytes` fit. Raises OcrsvcError."""
         end_s = self._clock() + ROOM_S
-        # Versions may have grown since they were loaded. No lock, as only this thread opens and closes versions.
+        # Measure again, as versions may have grown. No lock is needed: only this thread opens and closes versions.
         for other in list(self._entries.values()):
             engine = other.loaded.engine if other.loaded is not None else None
             if other is not entry and isinstance(engine, MeasuredEngine):
@@ -285,7 +285,7 @@ class VersionLoader:
             return False
 
     def _patience_s(self, entry: Entry) -> float:
-        """When (on the clock) the patience of the first waiting request ends."""
+        """Time, on `_clock`, when the patience of the first waiting request ends."""
         with self._changed:
             ends_s = [waiter.patience_s for waiter in entry.waiters]
             return -math.inf if entry.is_late else min(ends_s, default=math.inf)

@@ -39,7 +39,7 @@ class VersionSelector:
     def select(self, options: ReadOptions) -> ModelVersion:
         """The version that reads a request. Raises UnknownModel, which lists the alternatives."""
         version = self._find(self._control.catalogue(), options)
-        # Before a request is refused, recent decisions of other workers are read.
+        # Before refusing a request, look for the version in the latest state, which other workers may have changed.
         return version or self._find(latest := self._control.latest(), options) or _refuse(self, latest, options)
 
     def serving(self, wanted: WantedModel) -> ModelVersion | None:
@@ -156,7 +156,7 @@ def _why_not(catalogue: Catalogue, wanted: WantedModel) -> str:
 
 
 def list_models(catalogue: Catalogue) -> str:
-    """A sentence with the models that serve, for a client that named another."""
+    """A sentence with the models that serve, for the error to a client that named another model."""
     return f"Models: {_listed(sorted(name for name, model in catalogue.models.items() if model.available))}."
 
 

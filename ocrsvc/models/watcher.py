@@ -40,7 +40,7 @@ _LONGEST_BACKOFF_S: Final = 60.0
 _TURN_S: Final = 1.0  # interval of tries to prove, while another worker may hold the lock
 _RETRY_S: Final = 10.0
 _END_S: Final = 2.0
-_MAX_BAD: Final = 100  # unusable versions that are logged
+_MAX_BAD: Final = 100  # largest number of unusable versions that are logged
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class VersionSwitch:
             return self._load_now(target, loaded)
 
     def _load_now(self, target: ModelVersion, loaded: list[ModelVersion]) -> bool:
-        """Load a version; if there is no room for both, the old one is closed first, and loaded again on failure."""
+        """Load a version; if memory does not suffice for two, close the old version first, and reload it on failure."""
         for version in loaded:
             self._serving.setdefault(version.name, version)
         if not self._loaded.has_room_for(target):
@@ -153,7 +153,7 @@ class VersionSwitch:
     def _note_failure(self, version: ModelVersion, error: OcrsvcError) -> None:
         failed = self._failed.setdefault(version.digest, _Failed())
         failed.tries += 1
-        # Not its fault: other versions in use leave no room (ModelUnavailable), or the worker is ending (NotReady).
+        # Not the version's fault: others in use leave no room (ModelUnavailable), or the worker is ending (NotReady).
         failed.own_fault += not isinstance(error, ModelUnavailable | NotReady)
         wait_s = min(_LONGEST_BACKOFF_S, _FIRST_WAIT_S * _WAIT_FACTOR ** min(failed.tries - 1, 16))
         failed.retry_at_s = self._clock() + wait_s
@@ -195,7 +195,7 @@ class ModelWatcher:
         self._thread.begin(self._run)
 
     def stop(self) -> None:
-        """Stop watching, and abort a running proof, which another worker will make. Safe if never started."""
+        """Stop watching, and abort a running proof, which another worker will repeat. Safe if never started."""
         self._done.set()
         for thread in (self._thread, self._proving, self._switching):
             thread.wait(_END_S)
@@ -247,12 +247,12 @@ class ModelWatcher:
         return catalogue
 
     def _refuse_unusable(self, version: ModelVersion, reason: str) -> None:
-        """Refuse a version that cannot be loaded here, if another can replace it. Raises OcrsvcError."""
+        """Refuse a version that this worker cannot load, if another version can replace it. Raises OcrsvcError."""
         successor = self._control.rescan().successor_of(version)
         if successor is None:
             LOGGER.error("%s is not refused, for no other version may serve: %s", version, reason)
             return
-        # Load it before requests need it.
+        # Load the successor before requests need it.
         self._loaded.preload(successor)
         self._verdicts.keep(version, Judgement("open", reason), self._verdicts.cache_key_of(version))
         self._control.rescan()
@@ -279,7 +279,7 @@ class ModelWatcher:
                 wait_s = _RETRY_S
 
     def _note_error(self, error: Exception) -> None:
-        """Log an error; repetitions are logged once."""
+        """Log an error, unless it repeats the last one."""
         if str(error) != self._last_error:
             unexpected = None if isinstance(error, OcrsvcError | OSError) else error
             LOGGER.error("The models cannot be updated: %s", error, exc_info=unexpected)

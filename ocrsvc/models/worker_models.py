@@ -77,7 +77,7 @@ class WorkerModels:
             raise
 
     def _others(self, version: ModelVersion, options: ReadOptions) -> list[ModelVersion]:
-        """Other versions that may read the request, loaded ones first; none if it names a version or label."""
+        """Other versions that may read the request, loaded ones first; none if the request names a version or label."""
         wanted = parse_wanted_model(options.model) if options.model is not None else self.default
         model = self.control.catalogue().models.get(version.name)
         if wanted.number is not None or wanted.label is not None or model is None:
@@ -120,7 +120,7 @@ class WorkerModels:
         return ModelList(str(self.default), tuple(self.control.status()))
 
     def _default_versions(self) -> Iterator[ModelVersion]:
-        """The default model's versions to load: the serving one, those with traffic shares, others until one loads."""
+        """Versions of the default model to load: the serving one, those with traffic shares, others until one loads."""
         if (first := self.selector.serving(self.default)) is not None:
             yield first
         model = self.control.catalogue().models.get(self.default.name)
@@ -179,7 +179,7 @@ def open_worker_models(
     folder = settings.models if engine_opener is None else None
     copies = plan.engine_threads if settings.isolation == "process" else 1
     memory = ModelMemory(None if folder is None else memory_budget(settings, plan), copies=copies)
-    # The other threads are for requests to loaded models.
+    # At most half of the request threads may wait for loads; the others serve requests to loaded models.
     max_waiting = max(1, min(settings.queue_size, plan.threads) // 2)
     loaded = LoadedModels(
         open_version, threads, memory, load_limit_s=settings.boot_limit_s, max_waiting=max_waiting, metrics=metrics

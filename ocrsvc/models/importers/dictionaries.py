@@ -97,7 +97,7 @@ def languages_of(characters: Iterable[str]) -> tuple[str, ...]:
 
 @cache
 def letters_of_languages() -> dict[str, str]:
-    """Lower-case letters by language (languages.toml); languages of scripts that few recognizers have come first."""
+    """Lower-case letters by language (languages.toml); languages whose script few recognizers support come first."""
     text = resources("ocrsvc.models.importers").joinpath("languages.toml").read_text("utf-8")
     tables = tomllib.loads(text)
     return {**tables["letters"], **{tag: ascii_lowercase + more for tag, more in tables["latin_and"].items()}}

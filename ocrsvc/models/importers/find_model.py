@@ -1,4 +1,4 @@
-"""Makes a version from a model's files: ONNX models, Tr's folder, or a folder with a `model.toml`.
+"""Makes a version from a model's files: ONNX models, the OCR library Tr, or a folder with a `model.toml`.
 
 Source and licence come from the wheel that contains the files, or from a licence or README beside them.
 """
@@ -67,7 +67,7 @@ def _described(files: Sequence[SourceFile]) -> NewModel | None:
 
 
 def _tr(files: Sequence[SourceFile]) -> NewModel | None:
-    """Make a model from the operator's copy of the OCR library Tr 2.3; None if the files are not that."""
+    """Make a model from the operator's copy of the OCR library Tr 2.3; None for other files."""
     by_name = {file.base: file for file in files}
     if TR_FILES[0] not in by_name:
         return None

@@ -28,7 +28,7 @@ _MAKES: Final = {DETECTORS: "detector", RECOGNIZERS: "recognizer"}
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An ONNX model that may become a detector or recognizer, with its `inference.yml` (empty without one)."""
+    """An ONNX model that may become a detector or recognizer, with the values of its `inference.yml`, if any."""
 
     file: SourceFile
     graph: OnnxGraph

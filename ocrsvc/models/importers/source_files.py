@@ -93,7 +93,7 @@ class NewModel:
 
 
 def files_of(source: Path) -> list[SourceFile]:
-    """The files of a source: a named file and text files beside it, or a folder's files by name. Raises BadModel."""
+    """The files of a source: a file and text files beside it, or a folder's files sorted by name. Raises BadModel."""
     try:
         path = source.resolve(strict=True)
     except (OSError, RuntimeError) as error:

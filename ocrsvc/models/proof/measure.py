@@ -73,7 +73,7 @@ def measure(
         handle = engine.open_handle()
         handle.warm_up()
     with closing(engine), closing(handle):
-        # Exclude memory that an engine needs only when it first opens a model.
+        # Free memory that the engine needed only to open the model, so that it is not measured.
         release_free_memory()
         forget_peak_rss()
         read = tuple(_read(page, image, handle) for page, image in pages)

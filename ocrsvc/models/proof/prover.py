@@ -85,7 +85,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Prover:
-    """Proves model versions in child processes, which end with the thread that started them. For one thread.
+    """Proves model versions in child processes, which end with the thread that started them. Not thread-safe.
 
     Polls `is_stopping`, and stops a proof when it is true.
     """

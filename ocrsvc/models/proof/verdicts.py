@@ -49,7 +49,7 @@ UNDECIDED: Final = ("gone", "unknown", "killed")  # judgements that say nothing 
 
 
 class Verdicts:
-    """The verdicts of a machine; safe for any thread and process."""
+    """Stores verdicts for all workers of a machine; safe for any thread and process."""
 
     def __init__(self, settings: Settings, store: StateStore, metrics: WorkerMetrics | None = None) -> None:
         self._repository, self._machine = settings.models, machine_cache_key(settings)
@@ -148,7 +148,7 @@ class CandidateProver:
 
 
 def prove_by_command(version: ModelVersion, control: ModelControl, prove: Prove, verdicts: Verdicts) -> Judgement:
-    """Prove a version beside the serving one, as a worker does, and keep the verdict if there was none."""
+    """Prove a version, compared with the serving one, as a worker does; store the verdict if there was none before."""
     catalogue, basis = control.catalogue(), verdicts.cache_key_of(version)
     model, before = catalogue.models[version.name], catalogue.verdict(version)
     if before is not None and before.accepted:
@@ -205,7 +205,7 @@ class CrashGuard:
         stack.callback(atexit.unregister, remove)
 
     def _crashed_loads(self, version: ModelVersion) -> list[Path]:
-        """Marks of this arbiter's processes that died while loading a version; removes those of other arbiters."""
+        """Mark files of this arbiter's processes that died loading a version; deletes mark files of other arbiters."""
         with contextlib.suppress(OSError):
             left = [mark for mark in self._folder.glob(f"{version.digest}.*") if is_unlocked(mark)]
             ours = [mark for mark in left if mark.name.split(".")[1] == _arbiter()]
