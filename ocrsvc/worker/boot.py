@@ -228,7 +228,7 @@ def _start_runner(service: ServiceContext, worker: RecyclingWorker, reader: Read
 def _note_ready(
     service: ServiceContext, worker: RecyclingWorker, reader: Reader, gauge: GpuMemoryReader | None
 ) -> None:
-    """Start the watch, serve TLS, and enter READY."""
+    """Start the watch thread, serve TLS, and mark the worker READY."""
     settings, head, entry = service.settings, service.controller.worker_table.head, worker.entry
     entry.rss_bytes = read_rss_bytes()
     # With isolation the child processes hold the models.

@@ -27,7 +27,7 @@ from ocrsvc.worker.request_threads import LoadSharing, RequestThreads
 # Time limit of a request head or a TLS handshake. For the first head it begins with the connection, so that silent
 # connections are closed, for later heads with their first byte.
 HEAD_S: Final = 10.0
-# The same limit while the worker has its maximum number of connections.
+# Instead of HEAD_S, while the worker has its maximum number of connections.
 CROWDED_HEAD_S: Final = 1.0
 # Longer request heads are answered with status 431; for shorter heads gunicorn's own limits apply.
 HEAD_BYTES: Final = 1 << 16
@@ -345,7 +345,7 @@ class EventLoop:
         if not conn.is_kept or (not conn.ahead and conn.tls is not None and conn.tls.at_end):
             self._begin_close(conn)
         elif conn.ahead:
-            # The client pipelines its requests.
+            # The client pipelines its requests: the begin of the next head has already arrived.
             self._begin_head(conn)
         else:
             # Wait for the next request; a stopping worker waits less.

@@ -225,7 +225,7 @@ class PidFile:
         self.path, self._pid = Path(name), os.getpid()
 
     def write(self) -> None:
-        """Write the file, unless it already has our id. Raises OSError, also if it names another running process."""
+        """Write this process's id, unless the file has it. Raises OSError, also if it names another running process."""
         other = _living_process(self.path)
         if other == self._pid:
             return
@@ -240,7 +240,7 @@ class PidFile:
             fresh.unlink(missing_ok=True)
 
     def unlink(self) -> None:
-        """Remove the file if it has our id; gunicorn calls this on a reload and at the end."""
+        """Remove the file if it has this process's id; gunicorn calls this on a reload and at the end."""
         with suppress(OSError):
             if _living_process(self.path) == self._pid:
                 self.path.unlink()

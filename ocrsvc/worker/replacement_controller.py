@@ -197,14 +197,14 @@ class ReplacementController:
         self._after_change()
 
     def _free_missing(self, arbiter: Any) -> None:
-        """Free the entries of workers that were never forked, or whose exit gunicorn did not report."""
+        """Free the table entries of workers that were never forked, or whose exit gunicorn did not report."""
         slots = {worker.slot_number for worker in arbiter.WORKERS.values()}
         for snapshot in self.worker_table.live():
             if snapshot.slot not in slots:
                 self._free(snapshot.slot)
 
     def _free(self, slot: int) -> None:
-        """Free an entry; a worker that waited for this successor keeps serving until it is granted another one."""
+        """Free an entry; the worker that it should have replaced keeps serving until it gets another successor."""
         self.worker_table.free(slot)
         for snapshot in self.worker_table.live():
             if snapshot.successor == slot and snapshot.state is State.READY:

@@ -45,7 +45,7 @@ def is_quick(method: str, path: str, known: frozenset[str]) -> bool:
 
 
 class StartLimiter:
-    """Limits how many requests start at once; each counts until it ends, at most for `settled_s`. Thread-safe."""
+    """Limits how many requests start at once; a request counts until it ends, at most for `settled_s`. Thread-safe."""
 
     def __init__(
         self, at_once: int = AT_ONCE, settled_s: float = SETTLED_S, clock: Callable[[], float] = time.monotonic

@@ -54,7 +54,7 @@ _RETRY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Memory limits: at the soft one a successor loads, at the hard one the worker drains at once. 0 is no limit."""
+    """Memory limits: at the soft limit a successor loads, at the hard limit the worker drains at once. 0: no limit."""
 
     soft_bytes: int = 0
     hard_bytes: int = 0
