@@ -67,7 +67,7 @@ ORDER BY place DESC LIMIT (SELECT max(0, count(*) - ?) FROM callback WHERE expir
 
 
 def check_callback(url: str, secret: str, settings: Settings, key: str | None) -> None:
-    """Raises BadOption if callbacks are off or this one has no secret, UrlRefused for a host that is not allowed."""
+    """Raises BadOption if callbacks are off or the callback has no secret, UrlRefused if its host is not allowed."""
     policy = policy_of_callbacks(settings)
     if not policy.is_on:
         remedy = "Ask the operator to add your host to OCRSVC_CALLBACK_HOSTS, or poll the job."
@@ -122,7 +122,7 @@ def leave_message(connection: sqlite3.Connection, job: Job, now_s: float) -> Non
     """Replace the undelivered message of a job that expires with one that reports the expiry."""
     sql = """UPDATE callback SET expired = ?, expired_at_s = ?, due_at_s = 0, sending_until_s = 0
     WHERE job_id = ? AND state = 'waiting'"""
-    # A damaged job must not keep others from being removed.
+    # A damaged job must not prevent the removal of other jobs.
     with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
         connection.execute(sql, (_body_of(job, _EXPIRED), now_s, job.id))
         connection.execute(_DROP_MOST, [_MAX_EXPIRED])

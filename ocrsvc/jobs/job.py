@@ -136,7 +136,7 @@ class Job:
 
     @contextmanager
     def claim(self) -> Iterator[bool]:
-        """Lock the job within the block, or give False if another process has it. A crash releases it."""
+        """Lock the job during the block; yields False if another process has the lock. A crash releases the lock."""
         with (self.folder / "lock").open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,12 +155,12 @@ class Job:
         return [place for place, entry in enumerate(self._entries()) if entry & 1]
 
     def pages_bytes(self, after: int = 0) -> int:
-        """The size of the pages' lines without the first `after`, from the index."""
+        """Total bytes of the pages' lines except the first `after` lines, from the index."""
         ends = self._ends()
         return ends[-1] - ends[min(after, len(ends) - 1)]
 
     def pages(self, after: int = 0, most: int | None = None) -> Iterator[Any]:
-        """The pages' rows in order, one at a time, without the first `after`."""
+        """The pages' rows in order, one at a time, except the first `after` rows."""
         ends = self._ends()
         if after + 1 < len(ends):
             with (self.folder / LINES).open("rb") as lines:

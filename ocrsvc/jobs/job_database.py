@@ -93,7 +93,7 @@ class JobDatabase:
                 self._set_aside()
 
     def sync(self, *paths: Path) -> None:
-        """Sync files, or the names in folders, if the database is durable."""
+        """Flush files, and the entries of folders, to disk, if the database is durable."""
         for path in paths if self._is_durable else ():
             opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -119,7 +119,7 @@ class JobDatabase:
             self._lock.release()
 
     def _connection(self) -> sqlite3.Connection:
-        """This process's connection to the current file; another process may have set the old one aside."""
+        """This process's connection to the current file; opened again if another process has replaced the file."""
         path = self._path()
         if self._opened is None or self._opened[:2] != (os.getpid(), path):
             self.close()

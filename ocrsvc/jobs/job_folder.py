@@ -49,14 +49,14 @@ def open_jobs(settings: Settings) -> JobStore:
     except OSError as error:
         raise SettingsError(f"The jobs in {jobs.folder} cannot be used: {error.strerror}.", _REMEDY) from error
     finally:
-        # Each worker opens its own connection.
+        # Close the arbiter's connection before the fork; each worker opens its own.
         jobs.database.close()
         jobs.uploads.database.close()
     return jobs
 
 
 def make_folder(parent: Path | None = None) -> Path:
-    """Create a temporary folder, and remove those of killed services. Raises SettingsError."""
+    """Create a temporary folder, and remove the folders that killed services left. Raises SettingsError."""
     parent, name = parent or Path(tempfile.gettempdir()), f"{PREFIX}{uuid.uuid4().hex}"
     for left in parent.glob(f"{PREFIX}*/{_ALIVE}"):
         with suppress(OSError, SettingsError):
@@ -66,7 +66,7 @@ def make_folder(parent: Path | None = None) -> Path:
 
 
 def open_folder(folder: Path, wait_s: float = _WAIT_S) -> Path:
-    """Open a persistent folder, and wait until another service that has it ends. Raises SettingsError."""
+    """Open a persistent folder, and wait until another service that uses it ends. Raises SettingsError."""
     try:
         folder.mkdir(0o700, exist_ok=True)
         _lock(folder, wait_s)

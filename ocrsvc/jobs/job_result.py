@@ -27,13 +27,13 @@ RESULT_FORMATS: Final = (JSON, NDJSON, *output_formats())
 ANSWER: Final = "answer"
 """Used in place of a format: the answer of the adapter that accepted the job."""
 
-# Time limit of a file that no client waits for.
+# Time limit for making a result file that no client waits for.
 _MAX_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobPages:
-    """The readable pages of a job; each iteration loads them again, one at a time."""
+    """The pages of a job that could be read; every iteration loads them from disk, one at a time."""
 
     job: Job
 
@@ -55,7 +55,7 @@ def engine_of(job: Job) -> EngineInfo:
 
 
 def page_dicts(job: Job, after: int = 0, most: int | None = None) -> Iterator[dict[str, object]]:
-    """A job's pages in the native API's JSON, or their errors, without the first `after`."""
+    """A job's pages in the native API's JSON, or their errors, except the first `after` pages."""
     record = job.record()
     options = unpack_options(record.options)
     words, lines = record.asked.get("words", options.wants_words), record.asked.get("lines", True)
@@ -81,7 +81,7 @@ def check_format(name: str, options: ReadOptions) -> None:
 
 
 def formats_made(record: Record) -> tuple[str, ...]:
-    """The files that are made right after reading: the requested formats, and ANSWER."""
+    """The files that are made right after reading: the requested formats, and ANSWER, the adapter's response."""
     return (*record.formats, *([ANSWER] if _answer_writer(record) else []))
 
 

@@ -1,7 +1,7 @@
 """The job runner: one thread per worker that reads one job at a time, at batch priority.
 
 It takes any unclaimed job, reads a few pages ahead and writes them in order. If the worker is replaced or dies, another
-one continues after the last page that was written.
+worker continues after the last page that was written.
 """
 
 import math
@@ -56,7 +56,7 @@ class JobRunner:
         self.thread = StorageThreads("jobs", self.read_all, 1, self.jobs.added)
 
     def read_all(self) -> bool:
-        """Read the waiting jobs, until this process is to end; returns False. Raises QueueFull, OSError."""
+        """Read all waiting jobs; returns False, so StorageThreads waits for new jobs. Raises QueueFull, OSError."""
         self.jobs.added.clear()
         if time.monotonic() - self._swept_s >= _SWEEP_S:
             self._swept_s = time.monotonic()

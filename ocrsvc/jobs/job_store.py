@@ -81,7 +81,7 @@ class JobStore:
 
     `max_bytes` and `max_jobs` hold for all callers together, `max_waiting` and `max_pages` for each caller's unfinished
     jobs. `clock` is monotonic, `wall` Unix time. `note` is called with the outcome of jobs, for metrics; `added` is set
-    when this process has added one. `adding` limits how many request threads add jobs, or wait to add one, at once.
+    when this process has added a job. `adding` limits how many request threads add jobs, or wait for that, at once.
     """
 
     folder: Path
@@ -120,7 +120,7 @@ class JobStore:
             self.database.sync(*beside.iterdir(), beside)
             try:
                 with self.database.transaction() as connection:
-                    # A crash may have left a job with this Idempotency-Key without a row.
+                    # Find jobs that a crash left without a row first, because one may have this Idempotency-Key.
                     self._match_rows(connection)
                     self._expire(connection)
                     if found := self._same(connection, record):
@@ -237,7 +237,7 @@ class JobStore:
         connection.execute("DELETE FROM job WHERE id = ?", [name])
 
     def _match_rows(self, connection: sqlite3.Connection, *, only_new: bool = True) -> None:
-        """Insert rows for job folders without one, and remove rows without a folder."""
+        """Insert missing rows for job folders, and remove rows without a folder."""
         known, paths = {name for (name,) in connection.execute("SELECT id FROM job")}, self._paths(_ID)
         for path in paths:
             if path.name in known and only_new:
@@ -254,7 +254,7 @@ class JobStore:
         connection.executemany("DELETE FROM job WHERE id = ?", [(name,) for name in gone])
 
     def _insert(self, connection: sqlite3.Connection, job: Job, record: Record) -> Job:
-        """Insert the row of a job and its callback; an existing row keeps its age."""
+        """Insert the row of a job and its callback; an existing row keeps its time of arrival."""
         values = {"id": job.id, "pages": len(record.numbers), "bytes": size_of(job.folder), "is_done": job.is_done()}
         came_s = self.clock() - max(0.0, self.wall() - record.came_at_s)
         connection.execute(
