@@ -45,7 +45,7 @@ class KeyReservation:
         self._held = Hold()
         self._requests = self._pages = self._counted = 0
         self._tokens = 0
-        # Monotonic times until which each field of Need is reserved without blocks, and until which the key is scarce.
+        # Monotonic times: until when a field of Need is not reserved in blocks, and until when the key is scarce.
         self._single_until_s = [-_SCARCE_S] * len(Need())
         self._scarce_until_s = -_SCARCE_S
 
@@ -146,7 +146,7 @@ class WorkerReservations:
         self._alive_s = -_ALIVE_S
 
     def refresh(self) -> bool:
-        """Settle pages of this worker, and of dead ones without a successor; the gate's thread calls it every 0.25 s.
+        """Settle pages of this worker, and of dead workers without successors; the gate's thread calls it every 0.25 s.
 
         Returns False, having done nothing, while another process holds this worker's slot. Raises KeysUnavailable.
         """
@@ -175,7 +175,7 @@ class WorkerReservations:
             reservation.settle()
 
     def end(self) -> None:
-        """Call it after the last request: settle all counted pages, and free the slot."""
+        """After the last request: settle all counted pages, and free the slot."""
         if self._is_claimed:
             try:
                 self.settle()
@@ -251,7 +251,7 @@ class Admission:
         if not pages and not any(self._reserved):
             return
         if not self._of_key.finish(self._reserved, pages, self._day):
-            # The count block is full of unsettled pages.
+            # Settle all pages now, because the count block has no room for more.
             self._reservations.settle()
             if not self._of_key.finish(self._reserved, pages, self._day):
                 raise KeysUnavailable("There is no room to count pages.")

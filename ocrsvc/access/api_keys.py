@@ -112,7 +112,7 @@ class KeySecret:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key with its accepted secrets. `document` is as read from the store, which refuses changes to any other."""
+    """A key with its accepted secrets. The store refuses a change if it no longer holds `document`."""
 
     entry: KeyEntry
     secrets: tuple[KeySecret, ...]
@@ -126,7 +126,7 @@ def write_key(key: StoredKey) -> str:
 
 
 def read_keys(documents: Iterable[str | bytes]) -> list[StoredKey]:
-    """The keys in these documents, sorted by name; unreadable ones, such as of a later version, are logged."""
+    """The keys in these documents, sorted by name; unreadable documents, such as of a later version, are logged."""
     keys = []
     for document in documents:
         try:

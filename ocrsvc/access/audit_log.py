@@ -53,7 +53,7 @@ class AuditLog:
 
 
 def audit_log_of(settings: Settings) -> AuditLog:
-    """The log of the settings, by default beside the key file."""
+    """The audit log that the settings name; by default a file beside the key file."""
     if settings.audit_log is not None or settings.keys is None:
         return AuditLog(settings.audit_log)
     path = path_of(settings.keys)

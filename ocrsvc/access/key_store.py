@@ -69,7 +69,7 @@ def day_of(now_s: float) -> str:
 
 
 def oldest_day(days: int = _USAGE_DAYS) -> str:
-    """The day this many days ago; by default the first of which usage is kept."""
+    """The day this many days ago; by default the oldest day whose usage is kept."""
     return day_of(time.time() - days * _DAY_S)
 
 
@@ -101,10 +101,10 @@ class KeyStore(Protocol):
         """Release the reservations of an earlier worker with this name, and delete old usage."""
 
     def keep_alive(self, worker: str) -> None:
-        """Note that this worker is alive, and release the reservations of dead ones."""
+        """Note that this worker is alive, and release the reservations of dead workers."""
 
     def reserve(self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, day: str) -> None:
-        """Reserve `need` for a worker that holds `held` of a key. Idempotent, except for the rate.
+        """Reserve `need` for a worker that holds `held` of a key. Idempotent, except for the rate limit.
 
         Raises LimitReached, and reserves nothing, if less than `spare` times the need is left.
         """

@@ -116,7 +116,7 @@ class CountBlock:
             ]
 
     def note_settled(self, series: Unsettled) -> None:
-        """Mark pages as settled."""
+        """Mark the pages of a series as settled."""
         self._counts.settled[series.place] = series.total
 
     def settle_all(self, store: KeyStore) -> None:
