@@ -16,7 +16,7 @@ Clock = Callable[[], float]
 NEVER: Final = float("-inf")
 # Time after a refusal or timeout during which a service's concurrency limit does not grow.
 _GROW_AGAIN_S: Final = 30.0
-# Timeouts within this time of each other halve the limit only once.
+# Several timeouts within this time halve the concurrency limit of a service only once.
 _SAME_TIMEOUT_S: Final = 5.0
 
 
@@ -59,7 +59,7 @@ class Host:
     """One service and its state. Times are those of the balancer's clock.
 
     Attributes:
-        at_once: Estimated limit of concurrent requests; only its whole part applies.
+        at_once: Estimated limit of concurrent requests, rounded down when it is applied.
         probing: Whether a request is testing it after an ejection.
         more_s: Time from which `at_once` may grow again.
         failures: Number of consecutive failures.
@@ -106,7 +106,7 @@ class Host:
             self.at_once, self.more_s = max(1, self.at_once // 2), now_s + _GROW_AGAIN_S
 
     def note_refusal(self, refusal: Refused, now_s: float, wait_s: float) -> None:
-        """Record a refusal: pause for `wait_s`, and lower the limit to the other requests now in flight."""
+        """Record a refusal: pause for `wait_s`, and lower the limit to the number of other requests in flight."""
         self.refused_until_s, self.refusal = max(self.refused_until_s, now_s + wait_s), refusal
         self.at_once, self.more_s = max(1, min(int(self.at_once), self.in_flight - 1)), now_s + _GROW_AGAIN_S
 
@@ -268,7 +268,7 @@ class Balancer:
                 self._waiting.popleft().set()
 
     def _is_silent_alone(self, place: Place) -> bool:
-        """Whether other services answered since the slot was taken but this one did not, so that it is at fault."""
+        """Whether only other services answered since the slot was taken, so that the slot's service is at fault."""
         answered = [host for host in self._hosts.values() if host.answered_s >= place.began_s]
         return bool(answered) and place.host not in answered
 

@@ -1,4 +1,4 @@
-"""The Python clients: `AsyncClient`, and `Client`, which runs one on an event loop in a separate thread."""
+"""The Python clients: `AsyncClient`, and `Client`, which runs an AsyncClient in a separate thread."""
 
 import asyncio
 import os
@@ -199,8 +199,8 @@ class Client:
     ) -> Iterator[StreamedPage]:
         """The pages of a file as they are read; closing the generator early stops the reading.
 
-        `timeout_s` is for all pages. Raises BadOption for several services, because a started answer cannot move to
-        another; otherwise as `read`.
+        `timeout_s` is for all pages. Raises BadOption for several services, because another service cannot continue
+        a response; otherwise as `read`.
         """
         return self._each(self._client.stream(body_of(file), timeout_s=timeout_s, **options))
 
@@ -239,7 +239,7 @@ class Client:
         job_fields = {"format": ",".join(formats), "name": name, "callback": callback}
         query = query_of({**options, **{key: value for key, value in job_fields.items() if value}})
         key = uuid.uuid4().hex if idempotency_key is None else idempotency_key
-        # Headers, because proxies may log the URL.
+        # Send secrets as headers, because proxies may log the URL.
         optional = {"Idempotency-Key": key, "X-Callback-Secret": callback_secret}
         headers = {name: value for name, value in optional.items() if value}
         limit_s = timeout_s or self._client.timeout_s
