@@ -204,7 +204,7 @@ def _page_text(outcome: Page | OcrsvcError, form: str) -> str:
 
 
 def cut(text: str, max_characters: int) -> str:
-    """Truncate a text, with a note."""
+    """Truncate a text, and append a note if it was too long."""
     if len(text) <= max_characters:
         return text
     return f"{text[:max_characters]}\n[Truncated to {max_characters} of {len(text)} characters (--most-letters).]\n"
