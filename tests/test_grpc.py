@@ -112,6 +112,30 @@ def test_typed_tensors_get_typed_outputs(channel: grpc.Channel) -> None:
     assert len(contents["boxes"].fp32_contents) == 2 * 2 * 4 * 2
 
 
+def docling_request() -> Any:
+    """A request as docling's KserveV2GrpcClient builds it, with 64 x 32 pixels."""
+    request = MESSAGES["inference.ModelInferRequest"](model_name="ocr")
+    request.inputs.add(name="lang_type", datatype="BYTES", shape=[1, 1])
+    request.inputs.add(name="image", datatype="UINT8", shape=[1, 32, 64, 3])
+    request.raw_input_contents.extend([b"\7\0\0\0english", bytes([200]) * (32 * 64 * 3)])
+    for name in ("boxes", "txts", "scores"):
+        request.outputs.add(name=name)
+    for tensor in (*request.inputs, *request.outputs):
+        tensor.parameters["binary_data"].bool_param = True
+    return request
+
+
+def test_docling_sends_pixels_and_gets_each_line_without_a_batch(channel: grpc.Channel) -> None:
+    response = infer(channel, docling_request())
+    shapes = {output.name: list(output.shape) for output in response.outputs}
+    assert shapes == {"boxes": [2, 4, 2], "txts": [2], "scores": [2]}
+    assert strings(raw_outputs(response)["txts"]) == [TEXT, SEEN]
+    request = docling_request()
+    del request.raw_input_contents[:]
+    request.inputs[0].contents.bytes_contents.append(b"english")
+    assert code_of(lambda: infer(channel, request)) is grpc.StatusCode.INVALID_ARGUMENT
+
+
 def test_requested_outputs_and_parameters_are_applied(channel: grpc.Channel) -> None:
     request = infer_request(png(), rotate="90", priority=1)
     request.parameters["detect"].bool_param = False

@@ -32,6 +32,7 @@ PREDICT = "/v1/models/ocr:predict"
 BOXES = [[16, 8], [48, 8], [48, 16], [16, 16]], [[32, 8], [40, 16], [32, 24], [24, 16]]
 SEEN = "64x32 auto True False None"
 PLAIN = as_base64(png())
+GRAY = bytes([200]) * (32 * 64 * 3)
 COMPRESSED = pytest.mark.parametrize(("encoding", "pack_body"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 
 
@@ -221,6 +222,40 @@ def cut(sent: dict[str, Any], length: int) -> dict[str, Any]:
 def test_a_binary_tensor_of_a_wrong_length_is_refused(client: FlaskClient, sent: dict[str, Any]) -> None:
     response = client.post(INFER, **sent)
     assert (response.status_code, list(json_of(response))) == (400, ["error"])
+
+
+def pixels_in_binary(pixels: bytes = GRAY, language: bytes = b"english", **changes: object) -> dict[str, Any]:
+    """A request as docling's KserveV2HttpClient builds it, with changes to its input of pixels."""
+    lang = image_input(name="lang_type", shape=[1, 1], parameters={"binary_data_size": len(element(language))})
+    size = {"binary_data_size": len(pixels)}
+    image = image_input(shape=[1, 32, 64, 3], datatype="UINT8", parameters=size) | changes
+    outputs = [{"name": name, "parameters": {"binary_data": True}} for name in ("boxes", "txts", "scores")]
+    members = json.dumps({"inputs": [lang, image], "outputs": outputs}, separators=(",", ":")).encode()
+    headers = {"Content-Type": "application/octet-stream", HEADER: str(len(members))}
+    return {"data": members + element(language) + pixels, "headers": headers}
+
+
+def test_docling_sends_pixels_and_gets_each_line_without_a_batch(client: FlaskClient) -> None:
+    response = client.post(INFER, **pixels_in_binary())
+    head, raw = split_answer(response)
+    shapes = [(output["name"], output["datatype"], output["shape"]) for output in head["outputs"]]
+    assert shapes == [("boxes", "FP32", [2, 4, 2]), ("txts", "BYTES", [2]), ("scores", "FP32", [2])]
+    assert np.frombuffer(raw["boxes"], "<f4").reshape(2, 4, 2).tolist() == list(BOXES)
+    assert raw["txts"] == element(TEXT.encode()) + element(SEEN.encode())
+    assert np.frombuffer(raw["scores"], "<f4").tolist() == [np.float32(CONFIDENCE), 0.5]
+
+
+@pytest.mark.parametrize(("changes", "said"), data_of("models_rest_refused")["pixels"])
+def test_wrong_pixels_are_refused(client: FlaskClient, changes: dict[str, Any], said: str) -> None:
+    response = client.post(INFER, **pixels_in_binary(**changes))
+    assert (response.status_code, said in json_of(response)["error"]) == (400, True), response.data
+
+
+def test_pixels_as_numbers_are_refused_with_the_way_to_send_them(client: FlaskClient) -> None:
+    for count, status in ((32 * 64 * 3, 400), (100_000, 413)):
+        tensor = image_input(shape=[1, 32, 64, 3], datatype="UINT8", data=[200] * count)
+        response = client.post(INFER, json={"inputs": [tensor]})
+        assert (response.status_code, "binary data" in json_of(response)["error"]) == (status, True)
 
 
 def test_in_a_batch_the_image_that_failed_is_named(client: FlaskClient) -> None:

@@ -12,10 +12,21 @@ from ocrsvc.adapters.kserve import v2_models
 from ocrsvc.adapters.kserve.v2_models import find_model
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel, ServedModel
 from ocrsvc.adapters.model_protocols.operators import caller_of_call
-from ocrsvc.adapters.model_protocols.tensors import Array, BadTensor, check_input, pack, unpack_elements
+from ocrsvc.adapters.model_protocols.tensors import (
+    PIXELS,
+    Array,
+    BadTensor,
+    Shape,
+    check_input,
+    pack,
+    pixels_to_file,
+    unpack_elements,
+)
 from ocrsvc.errors import OcrsvcError
 from ocrsvc.grpc_server.method import Call, CallFailed, Method, Methods, failure_of
 from ocrsvc.grpc_server.protobuf import Messages
+from ocrsvc.http.field_values import as_text
+from ocrsvc.serving.memory_budget import Share
 
 SERVICE: Final = "/inference.GRPCInferenceService/"
 FILE: Final = "inference.proto"
@@ -98,13 +109,14 @@ def _infer_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
 
 def _infer(model: OcrModel, response_class: Any, request: Any, call: Call) -> Any:
     served = find_model(model, request.model_name, request.model_version)
-    tensor = v2_models.single_input(request.inputs)
-    batch = check_input(tensor.name, tensor.datatype, list(tensor.shape))
-    elements = _elements(request, tensor, math.prod(batch))
+    tensor, language = v2_models.split_inputs(request.inputs)
+    raw = _raw_contents(request)
+    elements, batch = _elements(tensor, raw, call.share)
+    lang = "" if language is None else as_text(_elements(language, raw, call.share)[0][0])
     for output in request.outputs:
         v2_models.check_output_parameters(_parameters(output.parameters))
     outputs, parameters = [output.name for output in request.outputs], _parameters(request.parameters)
-    infer_request = v2_models.InferRequest(tensor.name, elements, batch, outputs, parameters)
+    infer_request = v2_models.InferRequest(tensor.name, elements, batch, outputs, parameters, tensor.datatype, lang)
     arrays, inference = v2_models.infer_arrays(model, served, infer_request, call.left_s, call.context)
     response = response_class(model_name=inference.name, model_version=inference.version, id=request.id)
     for array in arrays:
@@ -112,17 +124,27 @@ def _infer(model: OcrModel, response_class: Any, request: Any, call: Call) -> An
     return response
 
 
-def _elements(request: Any, tensor: Any, count: int) -> list[bytes]:
-    """The input's elements, from raw_input_contents or typed contents. Raises BadTensor."""
-    typed = tensor.contents.bytes_contents
-    if request.raw_input_contents:
-        if typed or len(request.raw_input_contents) != 1:
-            raise BadTensor("The input must be in raw_input_contents or in contents, not in both.", "Send it once.")
-        return unpack_elements(request.raw_input_contents[0], count)
+def _raw_contents(request: Any) -> dict[str, bytes]:
+    """The inputs' bytes in raw_input_contents by name; empty if the request has none. Raises BadTensor."""
+    raw, inputs = request.raw_input_contents, request.inputs
+    if raw and (len(raw) != len(inputs) or any(tensor.contents.bytes_contents for tensor in inputs)):
+        raise BadTensor("The input must be in raw_input_contents or in contents, not in both.", "Send it once.")
+    return dict(zip((tensor.name for tensor in inputs), raw, strict=False))
+
+
+def _elements(tensor: Any, raw: dict[str, bytes], share: Share) -> tuple[list[bytes], Shape]:
+    """The input's elements, from raw_input_contents or typed contents, and its shape. Raises BadTensor, QueueFull."""
+    shape = check_input(tensor.name, tensor.datatype, list(tensor.shape))
+    if tensor.datatype == PIXELS:
+        share.take(len(raw.get(tensor.name, b"")))
+        return [pixels_to_file(raw.get(tensor.name), shape)], shape
+    count, typed = math.prod(shape), tensor.contents.bytes_contents
+    if tensor.name in raw:
+        return unpack_elements(raw[tensor.name], count), shape
     if len(typed) != count:
         text = f"The shape has {count} elements, but bytes_contents has {len(typed)}."
         raise BadTensor(text, f"Send {count} elements.")
-    return list(typed)
+    return list(typed), shape
 
 
 def _parameters(messages: Mapping[str, Any]) -> dict[str, object]:

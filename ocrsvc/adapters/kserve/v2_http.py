@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -17,9 +18,9 @@ from ocrsvc.adapters.model_protocols import rest, tensors
 from ocrsvc.adapters.model_protocols.ocr_model import Inference, OcrModel, ServedModel
 from ocrsvc.adapters.model_protocols.operators import caller_of_request
 from ocrsvc.adapters.model_protocols.tensors import IMAGE, Array, BadTensor
-from ocrsvc.errors import CallerError
+from ocrsvc.errors import BodyTooLarge, CallerError
 from ocrsvc.http.base64text import decode_base64
-from ocrsvc.http.field_values import shown
+from ocrsvc.http.field_values import as_text, shown
 from ocrsvc.http.parsed_body import is_image, parse_json
 from ocrsvc.http.request import request
 from ocrsvc.http.responses import JSON_TYPE
@@ -151,18 +152,29 @@ def _parse_request(body: bytes, header_length: str | None, share: Share) -> _Htt
         # The body is an image file, with or without its length as a prefix of four bytes.
         is_prefixed = not is_image(raw) and int.from_bytes(raw[:4], "little") == len(raw) - 4
         return _HttpRequest(InferRequest(IMAGE.name, [bytes(raw[4 if is_prefixed else 0 :])], (1,), (), {}))
-    head = _validated(_Head, parse_json(head_bytes, share))
+    head = _validated(_Head, _parse_head(head_bytes, share))
     if isinstance(head.id, str) and len(head.id) > MAX_ID:
         raise CallerError(f"'id' is longer than {MAX_ID} characters.", _REMEDY)
-    tensor, parameters = v2_models.single_input(head.inputs), head.parameters or {}
-    batch = tensors.check_input(tensor.name, tensor.datatype, tensor.shape)
+    (tensor, language), parameters = v2_models.split_inputs(head.inputs), head.parameters or {}
+    parts = _binary_parts(head.inputs, raw)
+    elements, batch = _elements(tensor, parts, share)
+    lang = "" if language is None else as_text(_elements(language, parts, share)[0][0])
     binary = parameters.get("binary_data_output") is True
     outputs = {}
     for output in head.outputs or ():
         v2_models.check_output_parameters(output.parameters or {})
         outputs[output.name] = (output.parameters or {}).get("binary_data", binary) is True
-    elements = _elements(tensor, raw, math.prod(batch), share)
-    return _HttpRequest(InferRequest(tensor.name, elements, batch, list(outputs), parameters), head.id, outputs, binary)
+    infer = InferRequest(tensor.name, elements, batch, list(outputs), parameters, tensor.datatype, lang)
+    return _HttpRequest(infer, head.id, outputs, binary)
+
+
+def _parse_head(head_bytes: bytes, share: Share) -> dict[str, object]:
+    """Parse the JSON of a request. Raises as `parse_json`."""
+    try:
+        return parse_json(head_bytes, share)
+    except BodyTooLarge as error:
+        error.remedy = f"Send several requests, or pixels as binary data behind the JSON, with {HEADER_LENGTH}."
+        raise
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
@@ -177,24 +189,42 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
     return body[: int(header_length)], memoryview(body)[int(header_length) :]
 
 
-def _elements(tensor: _Input, raw: memoryview, count: int, share: Share) -> list[bytes]:
-    """The input's elements, from the data after the JSON or from the JSON itself. Raises BadTensor, QueueFull."""
-    parameters = tensor.parameters or {}
-    if "binary_data_size" in parameters:
-        if parameters["binary_data_size"] != len(raw):
-            size = shown(parameters["binary_data_size"])[:40]
-            raise BadTensor(
-                f"binary_data_size is {size}, but {len(raw)} bytes follow the JSON.",
-                f"Send {HEADER_LENGTH}, and the tensor's bytes behind the JSON.",
-            )
-        return tensors.unpack_elements(raw, count)
+def _binary_parts(inputs: Sequence[_Input], raw: memoryview) -> dict[str, memoryview]:
+    """The data after the JSON of the inputs that have binary data, by name. Raises BadTensor."""
+    sizes = {
+        tensor.name: tensor.parameters["binary_data_size"]
+        for tensor in inputs
+        if tensor.parameters and "binary_data_size" in tensor.parameters
+    }
+    are_whole = all(type(size) is int and size >= 0 for size in sizes.values())
+    if sizes and (not are_whole or sum(sizes.values()) != len(raw)):
+        raise BadTensor(
+            f"binary_data_size is {' and '.join(shown(size)[:40] for size in sizes.values())}, "
+            f"but {len(raw)} bytes follow the JSON.",
+            f"Send {HEADER_LENGTH}, and the tensor's bytes behind the JSON.",
+        )
+    ends = accumulate(sizes.values())
+    return {name: raw[end - size : end] for (name, size), end in zip(sizes.items(), ends, strict=True)}
+
+
+def _elements(tensor: _Input, parts: Mapping[str, memoryview], share: Share) -> tuple[list[bytes], tensors.Shape]:
+    """The input's elements, from the data after the JSON or from the JSON itself, and its shape.
+
+    Raises BadTensor, QueueFull.
+    """
+    shape = tensors.check_input(tensor.name, tensor.datatype, tensor.shape)
+    if tensor.datatype == tensors.PIXELS:
+        return [tensors.pixels_to_file(parts.get(tensor.name), shape)], shape
+    parameters, count = tensor.parameters or {}, math.prod(shape)
+    if tensor.name in parts:
+        return tensors.unpack_elements(parts[tensor.name], count), shape
     texts = _flat(tensor.data)
     if len(texts) != count:
         raise BadTensor(f"The shape has {count} elements, but data has {len(texts)}.", f"Send {count} elements.")
     if parameters.get("content_type") == "base64":
-        return [decode_base64(text, share) for text in texts]
+        return [decode_base64(text, share) for text in texts], shape
     share.take(sum(map(len, texts)))
-    return [text.encode("utf-8", "surrogatepass") for text in texts]
+    return [text.encode("utf-8", "surrogatepass") for text in texts], shape
 
 
 def _flat(values: list[object], depth: int = 0) -> list[str]:

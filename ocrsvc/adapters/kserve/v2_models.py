@@ -2,13 +2,23 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from ocrsvc import __version__
 from ocrsvc.adapters.model_protocols import ocr_model, tensors
 from ocrsvc.adapters.model_protocols.ocr_model import SINGLE_MODEL, Inference, OcrModel, ServedModel
 from ocrsvc.adapters.model_protocols.operators import Caller
-from ocrsvc.adapters.model_protocols.tensors import IMAGE, MAX_BATCH, NAME, PLATFORM, Array, BadTensor, NotOffered
+from ocrsvc.adapters.model_protocols.tensors import (
+    IMAGE,
+    LANGUAGE,
+    MAX_BATCH,
+    NAME,
+    PIXELS,
+    PLATFORM,
+    Array,
+    BadTensor,
+    NotOffered,
+)
 from ocrsvc.adapters.paddlex.http import infer as infer_as_paddlex
 from ocrsvc.errors import UnknownModel
 from ocrsvc.serving.work_queue import RequestContext
@@ -17,7 +27,15 @@ from ocrsvc.telemetry.metric import Key, Metric
 from ocrsvc.telemetry.metrics_store import Series
 
 Node = dict[str, Any]
-T = TypeVar("T")
+
+
+class _Named(Protocol):
+    """An input of a request, over HTTP or gRPC."""
+
+    name: str
+
+
+T = TypeVar("T", bound=_Named)
 
 _EXTENSIONS: Final = ("model_repository", "model_configuration", "binary_tensor_data", "parameters", "statistics")
 _CONFIG_TYPES: Final = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "INT32": "TYPE_INT32"}
@@ -183,20 +201,28 @@ def _repository_name(model: OcrModel, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """A request: images, or PaddleX's JSON, in a tensor of shape `batch`; empty `outputs` request all outputs."""
+    """A request: images, or PaddleX's JSON, in a tensor of shape `batch`; empty `outputs` request all outputs.
+
+    The element of an input with the datatype UINT8 is the image file that `tensors.pixels_to_file` made; `language` is
+    the text in the input `lang_type`.
+    """
 
     name: str
     elements: Sequence[bytes]
     batch: tensors.Shape
     outputs: Sequence[str]
     parameters: Mapping[str, object]
+    datatype: str = IMAGE.datatype
+    language: str = ""
 
 
-def single_input(inputs: Sequence[T]) -> T:
-    """The input of a request, which must have exactly one. Raises BadTensor."""
-    if len(inputs) != 1:
+def split_inputs(inputs: Sequence[T]) -> tuple[T, T | None]:
+    """A request's one input, and its input `lang_type` if there is one. Raises BadTensor."""
+    languages = [tensor for tensor in inputs if tensor.name == LANGUAGE]
+    others = [tensor for tensor in inputs if tensor.name != LANGUAGE]
+    if len(others) != 1 or len(languages) > 1:
         raise BadTensor(f"expected 1 inputs but got {len(inputs)} inputs for model '{NAME}'.", f"Send {IMAGE.name!r}.")
-    return inputs[0]
+    return others[0], next(iter(languages), None)
 
 
 def check_output_parameters(parameters: Mapping[str, object]) -> None:
@@ -210,15 +236,23 @@ def infer_arrays(
 ) -> tuple[list[Array], Inference]:
     """Read a request; return output tensors, pages and model. Raises BadTensor, BadOption; as OcrModel.infer."""
     limit_s = ocr_model.timeout_from_parameters(infer_request.parameters, limit_s)
-    outputs = tensors.requested_outputs(infer_request.outputs, infer_request.name)
     if infer_request.name == tensors.JSON_IN:
+        tensors.requested_outputs(infer_request.outputs, (tensors.JSON_OUT,))
         if len(infer_request.elements) != 1:
             raise BadTensor(f"'{tensors.JSON_IN}' takes one PaddleX request.", "Send several requests.")
         # PaddleX's "high-stability serving" sends its JSON in a tensor.
         _, answer = infer_as_paddlex(infer_request.elements[0], model.reader, limit_s, context, served.option)
         array = Array(tensors.JSON_OUT, "BYTES", infer_request.batch, [answer.decode()])
         return [array], Inference([], served.name, str(served.number))
+    is_pixels = infer_request.datatype == PIXELS
+    available = tensors.PIXEL_OUTPUTS if is_pixels else tensors.OUTPUT_NAMES
+    outputs = tensors.requested_outputs(infer_request.outputs, available)
     images = [tensors.image_of(element, context.share) for element in infer_request.elements]
-    options = ocr_model.options_from_parameters(infer_request.parameters, has_models=model.has_repository)
+    language = {"lang": infer_request.language} if infer_request.language else {}
+    options = ocr_model.options_from_parameters(
+        {**language, **infer_request.parameters}, has_models=model.has_repository
+    )
     inference = model.infer(images, replace(options, model=served.option), limit_s, context, served)
+    if is_pixels:
+        return tensors.arrays_of_pixels(inference.pages[0], outputs), inference
     return tensors.arrays_of(inference.pages, outputs, infer_request.batch), inference

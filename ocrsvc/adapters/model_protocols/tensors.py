@@ -3,7 +3,7 @@
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -54,6 +54,12 @@ class Tensor:
 
 
 IMAGE: Final = Tensor("image", "BYTES", (1,), "An image file, or its base64 text.")
+PIXELS: Final = "UINT8"
+"""The other type of the input `image`: one image as RGB pixels, in the shape [1, height, width, 3]."""
+
+LANGUAGE: Final = "lang_type"
+"""An additional input: the language of the text, BYTES with one element."""
+
 OUTPUTS: Final = (
     Tensor("text", "BYTES", (1,), "All lines of an image, joined by newlines."),
     Tensor("texts", "BYTES", (-1,), "Each line; in a batch, shorter pages are padded with empty lines."),
@@ -66,11 +72,12 @@ JSON_OUT: Final = "output"
 """Alternative input and output of the model: a PaddleX request and its response, as JSON."""
 
 OUTPUT_NAMES: Final = tuple(tensor.name for tensor in OUTPUTS)
+PIXEL_OUTPUTS: Final = ("boxes", "txts", "scores")
+"""The outputs for an image as pixels, which docling's OCR reads: without the dimension of the batch."""
 
 
-def requested_outputs(names: Sequence[str], input_name: str = IMAGE.name) -> list[str]:
-    """The requested outputs without duplicates; all of the input's outputs if none is named. Raises BadTensor."""
-    outputs = (JSON_OUT,) if input_name == JSON_IN else OUTPUT_NAMES
+def requested_outputs(names: Sequence[str], outputs: Sequence[str] = OUTPUT_NAMES) -> list[str]:
+    """The requested ones of the available outputs without duplicates; all if none is named. Raises BadTensor."""
     for name in names:
         if name not in outputs:
             text = f"unexpected inference output '{name[:100]}' for model '{NAME}'."
@@ -90,8 +97,10 @@ class Array:
 
 
 def check_input(name: str, datatype: str, shape: Sequence[Any]) -> Shape:
-    """Check the input and return its shape, whose product is the number of elements. Raises BadTensor."""
-    if name not in (IMAGE.name, JSON_IN):
+    """Check an input and return its shape, whose product is the number of elements. Raises BadTensor."""
+    if name == IMAGE.name and datatype == PIXELS:
+        return _check_pixels(shape)
+    if name not in (IMAGE.name, JSON_IN, LANGUAGE):
         raise BadTensor(f"unexpected inference input '{name[:100]}' for model 'ocr'.", f"Its input is {IMAGE.name!r}.")
     if datatype != IMAGE.datatype:
         raise BadTensor(
@@ -105,6 +114,30 @@ def check_input(name: str, datatype: str, shape: Sequence[Any]) -> Shape:
         text = f"The shape of '{name}' has {count} images; accepted are 1 to {MAX_BATCH}."
         raise BadTensor(text, "Send several requests.")
     return tuple(shape)
+
+
+def _check_pixels(shape: Sequence[Any]) -> Shape:
+    is_image = len(shape) == 4 and all(type(length) is int and 0 < length <= 2**31 for length in shape)
+    if not is_image or (shape[0], shape[3]) != (1, 3):
+        raise BadTensor(
+            f"The shape of the pixels in '{IMAGE.name}' is not [1, height, width, 3].",
+            "Send one image per request, in RGB, or image files as BYTES.",
+        )
+    return tuple(shape)
+
+
+def pixels_to_file(pixels: bytes | memoryview | None, shape: Shape) -> bytes:
+    """Write RGB pixels as a PNM file, whose bytes the caller counts; None if they are not raw. Raises BadTensor."""
+    if pixels is None:
+        raise BadTensor(
+            f"The pixels of '{IMAGE.name}' are numbers in the request.",
+            "Send them as binary data (docling: use_binary_data=True).",
+        )
+    _, height, width, channels = shape
+    if len(pixels) != height * width * channels:
+        text = f"'{IMAGE.name}' has {len(pixels)} bytes, but its shape {list(shape)} has {math.prod(shape)} pixels."
+        raise BadTensor(text, "Send one byte for each red, green and blue value.")
+    return b"".join((b"P6\n%d %d\n255\n" % (width, height), pixels))
 
 
 def unpack_elements(raw: bytes | memoryview, count: int) -> list[bytes]:
@@ -143,6 +176,12 @@ def image_of(element: bytes, share: Share) -> bytes:
 def arrays_of(pages: Sequence[Page], names: Sequence[str], batch: Shape) -> list[Array]:
     """The named outputs for images that came in a tensor of shape `batch`."""
     return [_array(name, pages, batch) for name in names]
+
+
+def arrays_of_pixels(page: Page, names: Sequence[str]) -> list[Array]:
+    """The named ones of PIXEL_OUTPUTS for one image."""
+    arrays = arrays_of([page], ["texts" if name == "txts" else name for name in names], (1,))
+    return [replace(array, name=name, shape=array.shape[1:]) for name, array in zip(names, arrays, strict=True)]
 
 
 def pack(array: Array) -> bytes:

@@ -18,12 +18,14 @@ Triple = tuple[float, float, float]
 AUTO: Final = "auto"  # let the engine choose the language of each line
 ACCEPTED_LANGUAGE: Final = "a language, such as zh, zh-hant, en or ja, or auto"
 _TAG: Final = re.compile(r"[a-z]{2,3}(?:-[a-z0-9]{2,8}){0,2}")
-# Aliases of tags: regions of Chinese, PaddleOCR's language names, Norwegian.
+# Aliases of tags: regions of Chinese, the language names of PaddleOCR and docling, Norwegian.
 _SAME: Final[Mapping[str, str]] = {
     **dict.fromkeys(("zh-hans", "zh-cn", "zh-sg", "zh-hans-cn", "zh-hans-sg"), "zh"),
     **dict.fromkeys(("zh-tw", "zh-hk", "zh-mo", "zh-hant-tw", "zh-hant-hk", "zh-hant-mo"), "zh-hant"),
     "ch": "zh",
+    "chinese": "zh",
     "chinese-cht": "zh-hant",
+    "english": "en",
     "japan": "ja",
     "korean": "ko",
     "german": "de",
