@@ -37,7 +37,7 @@ class Router:
         self._shared = {place: rules for place, rules in rivals.items() if len(rules) > 1}
 
     def by_head(self, request: Request) -> None:
-        """Choose by port, headers and key; for an unknown path or method, the only adapter at the port or the path."""
+        """Choose by port, headers and key. An unknown path or method goes to the only adapter at that port or path."""
         if request.routing_exception is None:
             if rivals := self._rivals(request):
                 request.url_rule = rivals[_best_by_head(request, self._allowed(request, rivals))]

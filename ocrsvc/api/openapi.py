@@ -11,7 +11,7 @@ from ocrsvc.plugins import output_formats
 
 
 def openapi(*, wants_keys: bool = False, fetches_urls: bool = False) -> dict[str, Any]:
-    """The API's description, with `wants_keys` including API keys, with `fetches_urls` including URLs as input."""
+    """The API's description; `wants_keys` adds API keys, `fetches_urls` URLs as input."""
     text = files(__package__).joinpath("openapi.yaml").read_text("utf-8")
     # The loader of libyaml, which PyYAML's wheels include, is ten times faster.
     described: dict[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506

@@ -29,7 +29,7 @@ _MAX_ERRORS: Final = 20
 
 
 def overview(request_metrics: RequestMetrics, engine: EngineInfo | None, settings_name: str = "") -> Node:
-    """The page's content; `engine` is None until it is loaded."""
+    """The content of the operators' page; `engine` is None until it is loaded."""
     series, table = request_metrics.store.read(), request_metrics.worker_table
     memory = read_memory_use()
     points = request_metrics.history.read() if request_metrics.history is not None else []

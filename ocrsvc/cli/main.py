@@ -31,7 +31,7 @@ class _Commands(Group):
     """The commands; a command's module is imported only when it is needed."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """All names, in the order of the help."""
+        """The names of all commands, in the order of the help text."""
         return [name for names in COMMANDS.values() for name in names]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

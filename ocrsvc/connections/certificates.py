@@ -212,20 +212,20 @@ class Certificates:
         self.current = self._read(files, 0)
 
     def have_changed(self) -> bool:
-        """Arbiter: whether the files have changed since they were read, and not again since the last call."""
+        """Arbiter: whether the files differ from those in use, but not from those at the previous call."""
         # Reload only when two calls see the same files: while a tool writes them, certificate and key do not match.
         before, self._seen_signature = self._seen_signature, _signature_of(self._files)
         return before == self._seen_signature != self._read_signature
 
     def read_again(self, files: TlsFiles | None = None) -> None:
-        """Arbiter: reload the files, or load other ones. Raises SettingsError without changing anything."""
+        """Arbiter: reload the files, or load `files` instead. After a SettingsError nothing has changed."""
         files = files or self._files
         self._read_signature = self._seen_signature = _signature_of(files)
         self.current = self._read(files, self.generation + 1)
         self._files, self.generation = files, self.generation + 1
 
     def follow(self, generation: int) -> None:
-        """Worker: load this generation from the arbiter's copy. Raises SettingsError, and keeps its contexts then."""
+        """Worker: load this generation from the arbiter's copy. After a SettingsError the old contexts stay in use."""
         self.generation = generation
         self.current = _open(replace(self._files, copy=self._copies[generation % 2]))
 

@@ -1,4 +1,4 @@
-"""Strict parsing of callers' URLs, so that the checked host is the one connected to, and the allowed hosts."""
+"""The allowed hosts, and strict parsing of callers' URLs: no URL may connect to another host than the checked one."""
 
 import re
 import socket

@@ -23,7 +23,7 @@ GOAWAY_PING_S: Final = 2.0
 STALL_GRACE_S: Final = 10.0
 MIN_BYTES_PER_S: Final = 1000.0
 
-# Seconds to handle frames of one connection, at most and at least, and of all connections; interval of limit checks.
+# In seconds: longest and shortest time for one connection's frames, time for all, interval between limit checks.
 TURN_S: Final = 0.02
 MIN_TURN_S: Final = 0.001
 ROUND_S: Final = 0.02
@@ -39,7 +39,7 @@ MAX_HEADERS: Final = 1 << 15
 # CONTINUATION frames per header block; the largest allowed block fits into 2 frames of the usual size.
 MAX_CONTINUATIONS: Final = 16
 MAX_SETTINGS_BYTES: Final = 512
-# Longest frame of any other type; the longest in practice is a GOAWAY with a debug text.
+# Longest frame except DATA, header and SETTINGS frames; the longest in practice is a GOAWAY with a debug text.
 MAX_OTHER_BYTES: Final = 1 << 12
 # Largest HPACK table for sent headers, even if the client offers a larger one.
 MAX_TABLE_BYTES: Final = 4096

@@ -95,7 +95,7 @@ class MessageReader:
         compressed, length = self._next()
         end = PREFIX_BYTES + length
         if self.is_last():
-            # Usually no bytes follow, and no copy is needed.
+            # Usually no bytes follow the message, so that the buffer itself can be used without a copy.
             data, self.data = memoryview(self.data)[PREFIX_BYTES:], bytearray()
         else:
             data = memoryview(bytes(self.data[PREFIX_BYTES:end]))

@@ -24,7 +24,7 @@ class Call:
     """The data of a call that its method gets; `deadline` is in monotonic seconds.
 
     `gone` is set when the client cancels or disconnects. `client_name` is the name of the API key for the client's
-    verified TLS certificate, `key` of the key used; `address` is the peer's, empty on a Unix socket.
+    verified TLS certificate, `key` that of the key in use; `address` is the peer's, empty on a Unix socket.
     """
 
     deadline: float

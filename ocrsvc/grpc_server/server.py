@@ -266,7 +266,7 @@ class RpcServer:
         self._selector.close()
 
     def _divide_time(self, turns: int) -> None:
-        """Divide the time of a round among its connections, so that rounds stay short."""
+        """Divide ROUND_S, the loop's time for frames, among `turns` connections, so that none waits long."""
         if self._handshakes is not None:
             self._handshakes.begin_turn()
         self.state.turn_s = min(limits.TURN_S, max(limits.MIN_TURN_S, limits.ROUND_S / max(1, turns)))

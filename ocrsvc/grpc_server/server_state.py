@@ -36,7 +36,7 @@ class ServerState:
     limit_s: float
     shared: SharedLimits
     call_metrics: CallMetrics
-    # Called with 1 when an answer is given to a thread, with -1 when it is done.
+    # Called with 1 when a message is given to a pool thread, with -1 when its answer is done.
     on_call: Callable[[int], object] = ignore
     # Checks API keys; if None, calls need no key.
     access: CallAccess | None = None
@@ -108,7 +108,7 @@ def outcome_of(make: Callable[[], Answer]) -> Outcome:
     try:
         return make()
     except BaseException as error:  # noqa: BLE001  the edge: an error ends only this call
-        # Free the local variables of the frames; otherwise images would stay until garbage collection.
+        # Free the local variables in the traceback; otherwise images would stay in memory until garbage collection.
         link: BaseException | None = error
         while link is not None:
             traceback.clear_frames(link.__traceback__)

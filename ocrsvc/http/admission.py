@@ -117,7 +117,7 @@ class KeyCheck:
         self._gate, self._routes, self._sites = gate, routes, sites
 
     def refusal_of_head(self, request: Any, client_name: str | None) -> OcrsvcError | None:
-        """The HeadCheck: runs in the event loop, and never blocks because it checks keys in memory only."""
+        """A HeadCheck: check the key before the body arrives. For the event loop: uses keys in memory, never blocks."""
         # Decode the path as the WSGI application will get it.
         path, headers = "/" + unquote(request.path).lstrip("/"), dict(request.headers)
         names = ("AUTHORIZATION", "X-API-KEY", *self._routes.key_headers)

@@ -169,7 +169,7 @@ def parse_any_json(body: bytes, share: Share | None = None) -> object:
         try:
             return orjson.loads(body.removeprefix(BOM))
         except orjson.JSONDecodeError as error:
-            # The cause is dropped because it holds the whole text.
+            # Drop the cause (`from None`), because orjson's error holds the whole body.
             raise CallerError(
                 f"The body is not JSON: {error.msg} at character {error.pos}.",
                 'Send an object such as {"image": "<base64>"}.',

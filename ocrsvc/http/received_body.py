@@ -17,10 +17,10 @@ from ocrsvc.serving.memory_budget import Share
 
 # Longest pause between two bytes. TCP resends after 0.2, 0.6, 1.4, 3 and 6.2 s, so five losses in a row are tolerated.
 STALL_S: Final = 10.0
-# Longest pause of a client that receives a response while memory is plentiful: a client's kernel reports free space
-# only when a sixteenth of its buffer is free, which may be half a megabyte.
+# Longest pause of a client that receives a response while memory is plentiful. It is long because a client's kernel
+# reports received data only when a sixteenth of its buffer, up to half a megabyte, is free again.
 READER_STALL_S: Final = 60.0
-# A transfer that lasts longer must reach the minimum mean rate, so that single bytes cannot keep a request open.
+# A transfer that lasts longer than this must reach the minimum mean rate: single bytes must not keep it open.
 GRACE_S: Final = 10.0
 # Minimum mean rates: normally, and while most of the request memory is in use, so that slow clients free memory.
 MIN_BYTES_PER_S: Final = 1000

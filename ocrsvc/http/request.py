@@ -112,7 +112,7 @@ class Request(flask.Request):
 
     @property
     def caller(self) -> str:
-        """The API key's caller, or the last entry in the header `caller_header`, or the address (for IPv6 its /64)."""
+        """The name for limits per caller: of the API key, else from the header `caller_header`, else the network."""
         if self.key is not None:
             return self.key.caller
         header = self._settings.caller_header

@@ -71,7 +71,7 @@ class Row(ctypes.Structure):
         """Begin a stage, and store the thread's CPU time so far."""
         self.thread = threading.get_native_id()
         self.cpu_s = time.thread_time()
-        # The stage is set last, because the row counts as used from then on.
+        # Set the stage last, because the arbiter reads the row as soon as it has a stage.
         self.stage = stage
 
 
@@ -207,7 +207,7 @@ class GuardedRequest:
 
     @contextmanager
     def decoding(self) -> Iterator[None]:
-        """Record inside the block that another thread decodes an image of this request."""
+        """Record, while the block runs, that another thread decodes an image of this request."""
         row = self._guard.recorder.open(self._packed, Stage.DECODING) if self._packed else None
         try:
             yield
@@ -238,7 +238,7 @@ def current_request() -> GuardedRequest | None:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Record that this thread only waits inside the block, for an engine or a permit."""
+    """Record, while the block runs, that this thread only waits, for an engine or a permit."""
     request = _CURRENT.get()
     if request is None:
         yield
@@ -251,5 +251,5 @@ def waiting() -> Iterator[None]:
 
 
 def decoding_for(request: GuardedRequest | None) -> AbstractContextManager[None]:
-    """Record inside the block that this thread decodes an image for a request of another thread."""
+    """Record, while the block runs, that this thread decodes an image for a request of another thread."""
     return nullcontext() if request is None else request.decoding()

@@ -61,7 +61,7 @@ class ModelKeySettings(SettingsGroup, title="Encrypted models"):
     models_key_fd: int | None = setting(
         None, "File descriptor from which the key of encrypted models is read, at the start only.", between=(3, 2**20)
     )
-    # Excluded too, because its arguments may contain credentials of a key server.
+    # Excluded when settings are passed to other processes: its arguments may contain credentials of a key server.
     models_key_command: Annotated[SecretStr | None, Field(exclude=True)] = setting(
         None,
         "Program with arguments that prints the key of encrypted models; it runs without a shell, at the start and at "

@@ -5,8 +5,8 @@ only one GPU: CUDA_VISIBLE_DEVICES is set before CUDA loads. GPUs have the numbe
 set to the same order unless the environment sets another.
 
 NVML lists processes by the host's process ids. In a container NVML may list this process under another id or not at
-all, and under MIG without its memory. So this process's memory is the first known of these: the memory listed under its
-id; under the only id that appeared while it loaded; the GPU's used memory minus the use before and the siblings' use.
+all, and under MIG without its memory. So its memory is the first known of these: the memory listed for its process id;
+that of the only id that is new since the engine was loaded; the GPU's use, less the use before and by other workers.
 """
 
 from __future__ import annotations

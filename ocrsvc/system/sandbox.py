@@ -98,7 +98,7 @@ def end_with_parent(parent: int) -> None:
 
 # Landlock: which files this process may open.
 
-# System call numbers, the same on every architecture.
+# Numbers of Landlock's system calls, the same on every architecture.
 _CREATE_RULESET: Final = 444
 _ADD_RULE: Final = 445
 _RESTRICT_SELF: Final = 446
@@ -107,11 +107,11 @@ _PATH_BENEATH: Final = 1
 
 _READ_FILE: Final = 1 << 2
 _READ_DIRECTORY: Final = 1 << 3
-# File rights by Landlock's ABI version: execute, write, create, remove; then moving between folders; truncate; ioctl.
+# File rights that Landlock can take away, as bits by ABI version: 2 adds moves between folders, 3 truncate, 5 ioctl.
 _FILE_RIGHTS: Final = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
-# The right to bind and to connect TCP sockets.
+# Rights to bind and connect TCP sockets, as bits; Landlock can take them away from ABI version 4 on.
 _NETWORK_RIGHTS: Final = {4: 0b11}
-# Access to abstract Unix sockets and signals outside of the sandbox.
+# From ABI version 6 on: no abstract Unix sockets and no signals outside of the sandbox.
 _SCOPES: Final = {6: 0b11}
 _ATTRIBUTE_BYTES: Final = {1: 8, 4: 16, 6: 24}
 
@@ -206,7 +206,7 @@ _OWN_OR_ZERO: Final = (
 )
 # Only queries are allowed: the third argument, a pointer to a new limit, must be null.
 _LIMIT: Final = "prlimit64 302 261"
-# Opening is allowed for reading only, without the flags below, which are in the second or third argument.
+# Files may be opened only without the flags in _CHANGES: second argument of open, third of openat.
 _OPEN: Final = "open 2 -1"
 _OPENAT: Final = "openat 257 56"
 _CHANGES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -234,7 +234,7 @@ _REFUSE: Final = _FAIL | errno.EPERM
 _X32: Final = 0x40000000
 
 
-# By architecture: its number in the kernel's audit subsystem, and the column of its system call numbers above.
+# By architecture: its number in the kernel's audit subsystem, and the column of its numbers in the tables above.
 _ARCHITECTURES: Final = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}
 
 _Instruction = tuple[int, int, int, int]
@@ -301,7 +301,7 @@ def _if_bits(argument: int, bits: int, *, then: int, otherwise: int) -> list[_In
 
 
 def _load(argument: int) -> _Instruction:
-    """Load the lower 32 bits of an argument: of the arguments that the filter checks, the kernel uses no others."""
+    """Load an argument's lower 32 bits; the kernel ignores the upper bits of the arguments that the filter checks."""
     return (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument)
 
 

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 # Seals that make a memory file immutable.
 READ_ONLY: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-# Seal for memory that a child writes: reading memory that a compromised child has cut off would crash this process.
+# Seal for memory that a child writes: reading memory that a compromised child has truncated would crash this process.
 KEEPS_LENGTH: Final = fcntl.F_SEAL_SHRINK
 _T = TypeVar("_T", bound=ctypes.Structure)
 

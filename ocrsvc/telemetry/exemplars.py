@@ -73,7 +73,7 @@ class WorkerExemplars:
 
 
 class ExemplarStore:
-    """The exemplars of all processes, a block each. Create it in the arbiter before any fork; `common` is its own."""
+    """The exemplars of all processes, a block each; `common` is the arbiter's. Create it there before any fork."""
 
     def __init__(self, slots: int) -> None:
         self._blocks = shared_array(_Block, slots + 1)
@@ -84,7 +84,7 @@ class ExemplarStore:
         return WorkerExemplars(self._blocks[slot + 1])
 
     def fold(self, slot: int) -> None:
-        """Arbiter, after reaping a worker: copy its exemplars to the common block, and clear its own."""
+        """Arbiter, after reaping a worker: move the worker's exemplars to the common block."""
         block = self._blocks[slot + 1]
         for key, bucket, exemplar in _exemplars(block):
             self.common.put(key, bucket, exemplar)

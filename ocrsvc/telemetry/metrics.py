@@ -59,7 +59,7 @@ WAITING: Final = gauge(
 )
 STUCK: Final = gauge("ocrsvc_stuck_engine_threads", "Engine threads busy 5 s after their deadline: a call that hangs.")
 
-# Workers, from the worker table.
+# Metrics of workers, from the worker table.
 WORKERS: Final = gauge("ocrsvc_workers", "Workers, by state: booting, ready or draining.", ("state",))
 WORKERS_WANTED: Final = gauge("ocrsvc_workers_wanted", "Workers that should run, not counting successors.")
 WORKERS_MOST: Final = gauge("ocrsvc_workers_most", "Largest number of workers alive at once since the start.")
@@ -89,7 +89,7 @@ MEMORY_USED: Final = gauge(
 )
 MEMORY_LIMIT: Final = gauge("ocrsvc_memory_limit_bytes", "Memory of the container or the machine.")
 
-# GPUs, numbered among all GPUs that the service has used since its start.
+# Metrics of GPUs; the label "gpu" is a number among all GPUs that the service has used since its start.
 WORKER_GPU: Final = gauge("ocrsvc_worker_gpu_bytes", "GPU memory that the worker holds.", ("slot",))
 GPU_MEMORY_USED: Final = gauge("ocrsvc_gpu_memory_used_bytes", "GPU memory that all processes hold.", ("gpu",))
 GPU_MEMORY_TOTAL: Final = gauge("ocrsvc_gpu_memory_total_bytes", "Memory of the GPU or its visible MIG part.", ("gpu",))
@@ -99,7 +99,7 @@ GPU_UTILIZATION: Final = gauge(
     ("gpu",),
 )
 
-# The crash denylist, and jobs on disk.
+# Metrics of the crash denylist and of jobs on disk.
 DENIED: Final = gauge(
     "ocrsvc_crash_denied_inputs",
     "Images and request bodies on the crash denylist: they crashed an engine, or hung or killed a worker.",
@@ -117,7 +117,7 @@ JOBS: Final = counter(
 JOBS_WAITING: Final = reading("ocrsvc_jobs_waiting", "Jobs that are not finished yet; up to 15 s old.")
 JOBS_DISK_FREE: Final = reading("ocrsvc_jobs_disk_free_bytes", "Free disk space in the folder of jobs; up to 15 s old.")
 
-# API keys, with OCRSVC_KEYS.
+# Metrics of API keys; they exist only with OCRSVC_KEYS.
 KEYS: Final = reading("ocrsvc_keys", "API keys that are neither revoked nor expired; up to a minute old.")
 KEYS_NEAR_QUOTA: Final = reading(
     "ocrsvc_keys_near_quota", "API keys with at most a tenth left of their daily or monthly pages; up to a minute old."

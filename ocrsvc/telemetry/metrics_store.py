@@ -145,7 +145,7 @@ class MetricsStore:
         return WorkerMetrics(self._blocks[slot + 1], self._exemplars.of_worker(slot))
 
     def fold(self, slot: int) -> None:
-        """Arbiter, after reaping a worker: add its counts to the common block, and clear its block for the next one."""
+        """Arbiter, after reaping a worker: move the worker's counts to the common block, for the slot's next worker."""
         block = self._blocks[slot + 1]
         self._head.version += 1
         self.common.add_block(dict(_series(block)))
@@ -192,7 +192,7 @@ def _merged(key: Key, one: Iterable[float], other: Iterable[float]) -> list[floa
 def count_reading(
     worker_metrics: WorkerMetrics, reading: Reading, trace_id: str = "", source: PageSource = "request"
 ) -> None:
-    """Count an image: one that was read, with its lines and stage times, or a cache hit."""
+    """Count an image that was read, with its lines and stage times, or a cache hit."""
     if reading.from_cache:
         worker_metrics.count(CACHE_HITS, source)
         return
@@ -215,7 +215,7 @@ def count_model_request(worker_metrics: WorkerMetrics, readings: Sequence[Readin
 def count_version(
     worker_metrics: WorkerMetrics, name: str, version: str, readings: Sequence[Reading], seconds: float
 ) -> None:
-    """Count a request to the model API by model version; without readings it counts as failed."""
+    """Count a request to the model API for its model version; a request without readings counts as failed."""
     spent = [("success" if readings else "fail", seconds)]
     spent += [stage for reading in readings for stage in _stages(reading).items()]
     worker_metrics.record(

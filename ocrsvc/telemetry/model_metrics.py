@@ -4,7 +4,7 @@ from typing import Final
 
 from ocrsvc.telemetry.metric import counter, gauge, histogram, latest, reading
 
-# The model API.
+# Metrics of requests to the model API.
 MODEL_SECONDS: Final = histogram(
     "ocrsvc_model_request_seconds",
     "Seconds of a request to the model API (KServe, TensorFlow Serving), by outcome: success or fail.",
@@ -17,7 +17,7 @@ MODEL_LAST: Final = latest(
     "ocrsvc_model_last_request_timestamp_seconds", "End of the last successful request to the model API, in Unix time."
 )
 
-# The model API by version, with a model repository.
+# Metrics of the model API by model version; they exist only with a model repository.
 VERSION_REQUESTS: Final = counter(
     "ocrsvc_version_requests",
     "Requests to the model API, by model, version and outcome: success or fail.",
@@ -31,7 +31,7 @@ VERSION_SECONDS: Final = counter(
     ("model", "version", "stage"),
 )
 
-# Model versions, with a model repository.
+# Metrics of model versions; they exist only with a model repository.
 MODEL_SWAPS: Final = counter("ocrsvc_model_swaps", "Times that a worker switched to another version of a model.")
 MODEL_REFUSALS: Final = counter(
     "ocrsvc_model_refusals",
@@ -44,7 +44,7 @@ MODEL_PROOF_SECONDS: Final = histogram(
     "Seconds that the proof of a model version took, with the measurement of the version it is compared to.",
 )
 
-# Loaded models, with a model repository. The label "model" has few values.
+# Metrics of loaded models; they exist only with a model repository. The label "model" has few values.
 MODELS_LOADED: Final = gauge("ocrsvc_loaded_models", "Model versions loaded now, summed over all workers.")
 MODELS_BYTES: Final = gauge(
     "ocrsvc_loaded_models_bytes", "Memory of loaded model versions, summed over all workers, as measured at loading."

@@ -69,7 +69,7 @@ def _versions_of(model: OcrModel, name: str) -> str:
 
 
 def server_metadata(*, has_repository: bool = False) -> Node:
-    """The server's name, version and protocol extensions, with one more if it has a model repository."""
+    """The server's name, version and protocol extensions; with a model repository, they include its extension."""
     extensions = [*_EXTENSIONS, *(("model_repository(unload_dependents)",) if has_repository else ())]
     return {"name": "ocrsvc", "version": __version__, "extensions": extensions}
 

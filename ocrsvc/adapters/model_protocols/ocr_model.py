@@ -1,4 +1,4 @@
-"""Models as clients of serving protocols see them: those of the repository, or without one `ocr` version 1."""
+"""Models as clients of serving protocols see them: the repository's, or without a repository `ocr` version 1."""
 
 import time
 from collections.abc import Mapping, Sequence

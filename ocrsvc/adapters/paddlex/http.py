@@ -146,7 +146,7 @@ def make_paddlex(context: AdapterContext) -> Blueprint:
         return Response(answer, content_type=JSON_TYPE)
 
     def health() -> Response:
-        # `status` is for clients of other servers that have this path.
+        # PaddleX has no member `status`; clients of other servers that also have the path /health read it.
         return as_json({"logId": request.id, "errorCode": 0, "errorMsg": "Healthy", "status": "ok"})
 
     return make_blueprint("paddlex", _failure, [("POST", "/ocr", ocr), ("GET", "/health", health)])
@@ -160,7 +160,7 @@ def _failure(failure: OcrsvcError) -> Response:
 def infer(
     body: bytes, reader: Reader, limit_s: float, context: RequestContext = DEFAULT_CONTEXT, model: str | None = None
 ) -> tuple[int, bytes]:
-    """Serve a JSON request; return the HTTP status and the response. `model` is a reading option."""
+    """Serve a JSON request; return the HTTP status and the response. `model` is the reading option of this name."""
     log_id: object = None
     try:
         members = parse_any_json(body, context.share)

@@ -86,7 +86,7 @@ def _predict(model: OcrModel, name: str, version: str | None = None, label: str 
 
 
 def _status(model: OcrModel, name: str, version: str | None = None, label: str | None = None) -> Response:
-    """The versions' states; without a version or label, 503 if none serves. Raises UnknownModel."""
+    """The versions' states; HTTP 503 if none serves and the request names no version or label. Raises UnknownModel."""
     statuses, versions = find_versions(model, name, version, label), []
     for status in statuses:
         failure = failure_of_version(status)

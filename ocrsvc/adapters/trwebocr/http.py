@@ -72,7 +72,7 @@ def _check_short_side() -> None:
 
 
 def _max_side() -> int | None:
-    """The longest side in the field `compress`, in pixels; None for one below 1. Raises BadOption."""
+    """The longest side in pixels, from the field `compress`; None if the field is below 1. Raises BadOption."""
     value = request.content.text("compress")
     if value is None:
         return DEFAULT_COMPRESS_PX

@@ -63,7 +63,7 @@ class DocumentAnswer:
 
 
 def batch_answer(outcomes: Sequence[Outcome], parameters: PageParameters) -> list[tuple[dict[str, Any], str | None]]:
-    """Each image's results and None, or its error and error code. Raises the first error if all images failed."""
+    """Per image: its results and None, or its error and error code. Raises the first error if all images failed."""
     failed = [outcome for outcome in outcomes if isinstance(outcome, OcrsvcError)]
     if failed and len(failed) == len(outcomes):
         raise failed[0]

@@ -102,7 +102,7 @@ class _DocumentViews:
                 answer.close()
 
     def _result_of(self, job: Job, progress: Mapping[str, Any], kind: str, after: int, upto: int) -> Response:
-        """The response with these pages; if it is long and the job has ended, it is cached as a file."""
+        """The response with the pages after `after` up to `upto`; a long one of an ended job is cached as a file."""
         write = partial(_write_result, job, progress, kind, after, upto)
         if job.pages_bytes(after) <= _MAX_SHORT_BYTES:
             return _in_memory(write, request.make_check())
@@ -131,7 +131,7 @@ class _DocumentViews:
     def _write(self, job: Job, files: FileRequest, check: Check) -> Path:
         context = self._context
         size_bytes = (job.folder / "file").stat().st_size if files.has_pdf else 0
-        # The document is loaded twice: for its text and for pictures of its pages.
+        # Count the document's bytes twice, because it is loaded for its text and again for pictures of its pages.
         with request.share.holding(2 * size_bytes):
             picture_of = None
             if files.has_pdf and job.record().options.get("mask"):
@@ -198,7 +198,7 @@ def _options_of(text: object) -> DocumentOptions:
 def _write_result(
     job: Job, progress: Mapping[str, Any], kind: str, after: int, upto: int, output: Output, check: Check
 ) -> None:
-    """Write the response with these pages, one at a time. Raises FileNotFoundError for a deleted job."""
+    """Write the response with the pages after `after` up to `upto`. Raises FileNotFoundError for a deleted job."""
     output.write(orjson.dumps(progress)[:-1] + b',"data":')
     pages = document_files.pages_of(job, check, kind, after, upto - after)
     if kind == "text":

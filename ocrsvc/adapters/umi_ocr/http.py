@@ -25,7 +25,7 @@ from ocrsvc.imaging.barcodes import draw_barcode
 from ocrsvc.results import Page, ReadOptions
 
 QR_CODES: Final = "/api/qrcode"
-# Umi-OCR's content type for JSON; the policy SAFE keeps browsers from running scripts in it.
+# Umi-OCR labels its JSON as HTML; the Content-Security-Policy in SAFE keeps browsers from running scripts in it.
 HTML: Final = "text/html; charset=UTF-8"
 SAFE: Final = {"Content-Security-Policy": "default-src 'none'; sandbox"}
 _ENGINE_FAILURES: Final = frozenset({"engine_failed", "image_crashes_engine", "request_stops_worker"})
