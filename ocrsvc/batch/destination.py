@@ -101,7 +101,7 @@ class Destination:
             with self.writing(name, replace=False) as file:
                 file.write(data)
         except FileExistsError:
-            # Equal content may be from this call: its response was lost, or the library repeated the request.
+            # With equal content, assume that this call wrote it: the response may be lost, or the library retried.
             return self.read(name) == data
         return True
 

@@ -106,7 +106,7 @@ def open_file(address: str) -> BinaryIO:
 
 
 class Objects:
-    """Objects of one protocol; any thread of one process may call. Requests are retried for `retry_s`, then OSError."""
+    """Objects of one protocol; any thread of one process may call. Requests are retried for `retry_s`."""
 
     def __init__(
         self,

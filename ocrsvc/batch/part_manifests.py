@@ -29,7 +29,7 @@ _AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A finished part of the output: `done` counts pages that were read, `failed` counts others by error code.
+    """A finished part of the output: `done` counts pages that were read, `failed` counts failed pages by error code.
 
     `files` has size and SHA-256 by name, `pages` the facts of each page in plan order, `reader` engine and model.
     """

@@ -27,7 +27,7 @@ _CONTEXT: Final = RequestContext(priority="batch")
 
 
 class LocalReader:
-    """Reads with the engine of these settings; see PageReader."""
+    """A PageReader with a local engine, which the settings choose."""
 
     is_elsewhere = False
 

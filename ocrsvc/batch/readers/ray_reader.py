@@ -33,7 +33,7 @@ MAX_SENT_BYTES: Final = 128 * 1024 * 1024
 DEATHS_TOGETHER: Final = 2
 """After this many actors ended while reading a group, its pages are read one by one, by otherwise idle actors."""
 DEATHS_ALONE: Final = 3
-"""After this many actors ended while reading only one page, that page has failed."""
+"""After this many actors ended while reading only one page, the page counts as failed."""
 _UPDATE_S: Final = 1.0
 _PAUSE_S: Final = 30.0
 """Pause before the next actor is started, after one could not be used."""
@@ -48,7 +48,7 @@ _ENVIRONMENT: Final = {
 
 
 class ActorArguments(NamedTuple):
-    """What an actor needs: settings without secrets, page options, the file loader, and the command's folder."""
+    """What an actor needs: settings without secrets, page options, the file loader, and the working folder."""
 
     given: Mapping[str, RawValue]
     options: ReadOptions
@@ -96,7 +96,7 @@ class PageActor:
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """A ready actor: Ray's handle, its ActorStarted, number of groups it reads now, whether it cannot load files."""
+    """A ready actor: Ray's handle, its answer to `start`, the groups it reads now, whether it cannot load files."""
 
     handle: Any
     started: ActorStarted
@@ -105,7 +105,7 @@ class Actor:
 
 
 class RayReader:
-    """Reads with the requested number of actors, or with all that fit on the cluster; see PageReader."""
+    """A PageReader that reads with the requested number of actors, or with all that fit on the cluster."""
 
     is_elsewhere = True
 
@@ -116,7 +116,7 @@ class RayReader:
         self.ray: Any = None
         self.actors: list[Actor] = []
         self._identity: Mapping[str, str] = {}
-        # Starting actors: each handle by Ray's reference to the result of its `start`.
+        # Handles of actors that are starting, by Ray's reference to the result of `start`.
         self._starting: dict[Any, Any] = {}
         self._start_after_s = 0.0
         self._without_actor_since_s = clock()

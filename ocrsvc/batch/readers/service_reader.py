@@ -42,7 +42,7 @@ _PAUSE_S: Final = 1.0
 _ROUNDS: Final = 2
 # Errors that stop the run: they are not a page's fault, and waiting does not help.
 _STOPPING: Final = (KeyMissing, KeyRefused, ScopeMissing, QuotaExceeded, RunChanged)
-# Errors without an answer about the page, which are retried; all others are about the page.
+# Errors that say nothing about the page, so the request is retried; any other error is the page's result.
 _NO_ANSWER: Final = (Unreachable, Refused, DeadlineExceeded)
 # A blank page of 32x32 pixels in PGM format, to test whether a service can read at all.
 _BLANK: Final = b"P5\n32 32\n255\n" + b"\xff" * 1024
@@ -59,7 +59,7 @@ class Answered(NamedTuple):
 
 
 class ServiceReader:
-    """Reads with services that all use the same engine and model; see PageReader."""
+    """A PageReader that sends files to services, which must all use the same engine and model."""
 
     is_elsewhere = True
 

@@ -33,9 +33,9 @@ _IMAGES: Final = re.compile("jpe?g|jpe|jfif|a?png|webp|gif|bmp|dib|p[bgnp]m|avif
 _PACKED_TARS: Final = "(?P<packed_tar>tar[.](gz|bz2|xz|zst)|tgz|tbz2?|txz|tzst)"
 _ARCHIVES: Final = re.compile(f"(?si).*[.]({_PACKED_TARS}|(?P<tar>tar)|(?P<zip>zip|cbz)|(?P<parquet>parquet))")
 _FIRST: Final = range(1, 2)
-# Limit of a size from an archive, which may state any number.
+# Larger sizes are cut to this, because an archive may state any number as a member's size.
 _MAX_SIZE_BYTES: Final = 1 << 40
-# Each thread holds a document of up to 64 MiB, and its child process a copy.
+# Few threads, because each holds a document of up to 64 MiB, and its child process a copy.
 _MAX_THREADS: Final = 4
 _AHEAD: Final = 64
 _SAMPLE: Final = re.compile(r"(?P<share>\d{1,3}(\.\d{1,9})?)%|(?P<count>\d{1,12})")
@@ -105,7 +105,7 @@ class _Planner:
         yield self._failure(replace(archive, problem=detail))
 
     def _linked(self, table: Found, row: Found) -> Found:
-        """The file that a table's row names; it gets the name of the row, as several rows may name the same file."""
+        """The file that a table's row names, under the row's name, because several rows may name the same file."""
         is_trusted, is_whole = self._request.column is not None, "://" in row.path or row.path.startswith("/")
         address = row.path if is_whole else f"{table.address.rpartition('/')[0]}/{row.path}"
         try:

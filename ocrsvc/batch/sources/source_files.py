@@ -62,7 +62,7 @@ class Found:
     """A file, a member of an archive or a row of a table that may be planned; see SourceFile.
 
     `size` is 0 if unknown. `head` has the first bytes: None if not read yet, empty if only the name decides. `is_named`
-    files are planned even if they are no images. `path` is what a table's row names, `ranges` the pages a list selects.
+    files are planned even if they are not images. `path` is the path in a table's row; `ranges` are a list's pages.
     """
 
     name: str
