@@ -41,7 +41,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All models by name at one moment, with the inputs of the catalogue."""
+    """All models by name at one moment, with the scan, policies and state from which they were computed."""
 
     scan: Scan
     policies: Policies

@@ -109,7 +109,7 @@ def _wait(futures: Sequence[Future[None]], end_s: float) -> None:
 
 
 class _LoadMemory(NamedTuple):
-    """Memory that loading a version took: at most (`peak_bytes`), and without free memory (`held_bytes`)."""
+    """Memory that loading a version took, before (`peak_bytes`) and after (`held_bytes`) free memory was returned."""
 
     held_bytes: int
     peak_bytes: int

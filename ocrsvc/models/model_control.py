@@ -130,7 +130,7 @@ class ModelControl:
 
     def rescan(self) -> Catalogue:
         """Scan the repository and read the state file. Raises BadModel: the repository cannot be listed."""
-        # Called before taking the lock, because it takes the lock of the loaded models.
+        # Do this before taking `_scan_lock`, because it takes the lock of the loaded models.
         loaded = self.loaded_versions()
         with self._scan_lock:
             return self._renew(self.repository.scan(), loaded)

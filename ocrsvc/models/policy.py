@@ -47,7 +47,7 @@ class Newest(_Table):
 class ModelPolicy(_Table):
     """The policy of one model: wanted versions (labelled ones are wanted too), and whether they stay loaded (`pinned`).
 
-    A label's share, 0 to 1, is the part of the requests without version or label that it reads.
+    A label's share, 0 to 1, is the fraction of the requests without version or label that its version reads.
     """
 
     versions: Literal["newest", "all"] | Newest | tuple[Number, ...] = "newest"

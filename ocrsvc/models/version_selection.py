@@ -150,7 +150,7 @@ def _why_not(catalogue: Catalogue, wanted: WantedModel) -> str:
     versions = [version for version in of_name if number in (None, version.number)]
     if model is None or not versions or (wanted.label is not None and number is None):
         return f"There is no model {str(wanted)[:140]}."
-    # Versions that are not proved yet come first, then the newest.
+    # Explain the newest version that is not proved yet; without such versions, the newest of all.
     version = min(versions, key=lambda version: (version not in model.candidates, -version.number))
     return f"The model {str(wanted)[:140]} does not serve: {catalogue.why_not(version)}."
 

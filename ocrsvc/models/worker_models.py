@@ -129,7 +129,7 @@ class WorkerModels:
         if model.policy is not None:
             numbers = (model.labels.get(label, 0) for label in model.policy.shares)
             yield from (version for number in numbers if (version := model.find(number)))
-        # Replaced versions follow, because available ones may fail to load: too little memory, or files damaged later.
+        # Replaced versions follow, because available versions may fail to load: too little memory, or damaged files.
         rest = [version for version in model.accepted if version not in model.available]
         for version in (*model.available, *rest):
             serving = self.selector.serving(self.default)

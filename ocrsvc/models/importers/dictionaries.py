@@ -24,7 +24,7 @@ _LARGEST_BYTES: Final = 2 << 20  # size limit of a dictionary file; 20,000 chara
 class Dictionary:
     """The texts of a recognizer's classes, without the CTC blank and an added space.
 
-    `is_property`: the ONNX model contains it, so no file is needed. `origin` describes its source, for messages.
+    `is_property`: the ONNX model contains the texts, so no file is needed. `origin` names their source, for messages.
     """
 
     characters: tuple[str, ...]
@@ -67,7 +67,7 @@ def read_dictionary(file: SourceFile, graph: OnnxGraph, name: str) -> Dictionary
 def fit(characters: Sequence[str], classes: int, origin: str, *, is_property: bool = False) -> Dictionary | None:
     """Make a dictionary of these texts for a number of classes; None if their number does not fit."""
     texts = tuple(characters)
-    # Some dictionaries begin with the CTC blank.
+    # Some dictionaries begin with the CTC blank, which is left out.
     if len(texts) == classes and texts[0].strip("<[]>").lower() == "blank":
         texts, is_property = texts[1:], False
     if classes - len(texts) not in (1, 2):

@@ -25,7 +25,7 @@ _SCALE: Final = 1 / 255
 class PaddleConfig:
     """The used values of an `inference.yml`, in the units of description.py; None if absent.
 
-    `characters` are a recognizer's, without blank and space.
+    `characters` are the entries of a recognizer's dictionary, without blank and space.
     """
 
     model_name: str = ""

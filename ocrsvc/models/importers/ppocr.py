@@ -96,7 +96,7 @@ def _candidate(file: SourceFile, graph: OnnxGraph, files: Sequence[SourceFile]) 
     for config_file in files:
         if config_file.ending in (".yml", ".yaml") and config_file.folder == file.folder:
             config = parse_config(config_file.read_text(), config_file.name)
-            # A folder may contain a detector and a recognizer, but the configuration of only one of them.
+            # Use the configuration only for its kind of model: a folder may contain two models, but one configuration.
             if _MAKES.get(config.post_process) == graph.kind:
                 return Candidate(file, graph, config)
             if graph.kind == "recognizer" and config.post_process and config.post_process not in _MAKES:

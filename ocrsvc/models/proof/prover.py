@@ -43,7 +43,7 @@ _SLACK_S: Final = 0.005
 _SLACK_BYTES: Final = 16 << 20
 _CJK: Final = "㐀-鿿豈-﫿぀-ヿ가-힯"
 _WORD: Final = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])[^\W_])+")
-# A stopping service sends these signals to all its processes; the kernel kills any process when memory runs out.
+# These signals are not the version's fault: a stopping service sends them, or the kernel when memory runs out.
 _SENT_BY_OTHERS: Final[Mapping[int, FailureKind]] = {
     **dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT), "unknown"),
     signal.SIGKILL: "killed",

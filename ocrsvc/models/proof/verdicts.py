@@ -88,7 +88,7 @@ class Verdicts:
 
 
 class CandidateProver:
-    """Proves one worker's candidates; for one thread at a time."""
+    """Proves, in one worker, versions that have no verdict yet; used by one thread at a time."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ def prove_by_command(version: ModelVersion, control: ModelControl, prove: Prove,
         try:
             verdicts.keep(version, judged, basis)
         except OperatorError as error:
-            # For example, the service runs as another user, who owns the state folder.
+            # For example, this user may not write to the state folder of the service.
             return replace(judged, reason=f"{judged.reason} The verdict is not kept: {error}")
     return judged
 
