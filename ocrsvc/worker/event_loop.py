@@ -51,7 +51,7 @@ _HEAD_END_BYTES: Final = 4
 # Intervals at which accepting is retried, and the error logged, while no descriptor is free.
 _PAUSE_S: Final = 0.1
 _LOG_INTERVAL_S: Final = 10.0
-# Connections accepted per turn: many new ones are accepted quickly without delaying the open ones.
+# Most connections accepted per turn of the loop, so that accepting many does not delay the open connections.
 _MAX_ACCEPTED: Final = 64
 
 _NO_SNIFF: Final = b"Connection: close\r\nX-Content-Type-Options: nosniff\r\n"
@@ -345,7 +345,7 @@ class EventLoop:
         if not conn.is_kept or (not conn.ahead and conn.tls is not None and conn.tls.at_end):
             self._begin_close(conn)
         elif conn.ahead:
-            # The client pipelines its requests: the begin of the next head has already arrived.
+            # The client pipelines its requests: the beginning of the next head has already arrived.
             self._begin_head(conn)
         else:
             # Wait for the next request; a stopping worker waits less.

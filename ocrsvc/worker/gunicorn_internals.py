@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _LOG_INTERVAL_S: Final = 10.0
 _PAUSE_S: Final = 1.0
-# A longer pause between two turns of the arbiter's main loop, normally a second, means that no process could run.
+# If two turns of the arbiter's main loop, normally a second apart, are further apart, no process could run.
 _STANDSTILL_S: Final = 2.0
 _SIGNAL_AGAIN_S: Final = 1.0
 # Never equal to an exit status; as an argument of exit it means BOOT_FAILED, because the kernel keeps 8 bits.
@@ -112,7 +112,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         self.engine_threads: int = self.cfg.threads
         # Waits briefly until all log lines are written.
         self.flush_log: Callable[[], object] = lambda: None
-        # The worker's gRPC server drains with it; the worker waits for that within the graceful timeout.
+        # The worker's gRPC server, which finishes its requests within the graceful timeout when the worker drains.
         self.grpc_server: RpcServer | None = None
         self._draining = threading.Lock()
 
@@ -130,7 +130,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         self.load = LoadSharing(self.worker_table, self.slot_number, self.engine_threads)
         parser = partial(head_parser, self.cfg)
         self.loop = EventLoop(self.cfg, self.log, self.sockets, self.load, self.limits, parser, self.answer)
-        # gthread's `handle_request` compares the number of kept connections with its limit.
+        # gthread's `handle_request` compares the number of these connections with its limit.
         self.keepalived_conns = self.loop.kept
         Worker.init_process(self)
 
@@ -139,7 +139,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         super().init_signals()
         signal.signal(signal.SIGUSR2, lambda *_: request_replacement(self.entry, Reason.OPERATOR))
 
-    # gthread overrides it with a method that needs gthread's thread pool.
+    # Use the base class's method, because gthread's method needs gthread's thread pool.
     handle_quit = Worker.handle_quit
 
     def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002  gunicorn's signature
@@ -279,7 +279,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
     pid: int
     LISTENERS: list[Any]
 
-    # The exit code with which a worker ends the service: none, because the next worker may succeed.
+    # No exit code of a worker ends the service, because the next worker may succeed.
     WORKER_BOOT_ERROR = _NEVER
 
     def begin(self, service: ServiceContext, pidfile: str | None) -> None:

@@ -136,7 +136,7 @@ def start_pool(threads: int, name: str) -> ThreadPoolExecutor:
             pool.submit(together.wait)
         together.wait()
     except BaseException:
-        # Also when a signal ends the worker: otherwise the process would wait forever for threads at the barrier.
+        # Abort also when a signal ends the worker: the process would wait forever for threads at the barrier.
         together.abort()
         raise
     return pool
