@@ -36,7 +36,7 @@ class JobOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A file, its options, and a `record`, in which `repeat` is the plain Idempotency-Key, and `options` is empty.
+    """A file, its options, and a `record` that add_job completes: it has the plain Idempotency-Key, and no `options`.
 
     `pages` may be a function of the page count; `secret` signs the callback, "" means the API key's secret.
     """
@@ -71,7 +71,7 @@ def add_job(
             # Check an image's header, without decoding the image.
             document.open(1, gray=False, check=no_check, take=bool)
     numbers = _numbers(job_request, count, kind, settings.job_pages)
-    # Pages are counted when they are read; this refuses now if too few are left.
+    # Pages are counted when they are read; this only refuses the job if the quota has too few pages left.
     context.pages.expect(len(numbers))
     record = replace(record, count=count, numbers=numbers, options=asdict(options))
     if record.repeat:

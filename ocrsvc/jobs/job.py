@@ -48,8 +48,8 @@ class Record:
     """A job's owner and request.
 
     `key` is the identity of the API key, `source` the adapter that accepted the job, `asked` that adapter's own data.
-    Of the document's `count` pages `numbers` are read. `repeat` is a hash of the Idempotency-Key, empty for none, and
-    `content` a hash of the request and file; `callback` is a URL.
+    `count` is the document's number of pages, `numbers` the pages to read. `repeat` is a hash of the Idempotency-Key,
+    "" for none, and `content` a hash of the request and file; `callback` is a URL.
     """
 
     caller: str
