@@ -30,7 +30,7 @@ _PLACE_IN_NEED: Final[Mapping[LimitName, int]] = {"concurrency": 0, "requests": 
 _NO_LIMITS: Final = KeyLimits()
 _SCARCE_S: Final = 1.0
 _ALIVE_S: Final = 1.0
-# Longest call to a store.
+# Longest time that a call to a store may take.
 _LIMIT_S: Final = 1.0
 
 
@@ -187,7 +187,7 @@ class WorkerReservations:
 class Admission:
     """One admitted request until its response is made; its pages count for the day of its arrival, `now_s`.
 
-    For the threads of its request, one at a time.
+    Only one thread at a time may use it.
     """
 
     def __init__(self, store: KeyStore, reservations: WorkerReservations, entry: KeyEntry, now_s: float) -> None:
@@ -257,7 +257,7 @@ class Admission:
                 raise KeysUnavailable("There is no room to count pages.")
         self._reserved = Need()
         if self._is_scarce:
-            # Release what is reserved at once, as other requests need it; after a failure, `refresh` tries again.
+            # Release unused reservations now, because other requests need them; after a failure `refresh` tries again.
             with suppress(KeysUnavailable):
                 self._of_key.settle()
 

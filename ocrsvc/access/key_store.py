@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 from ocrsvc.access.api_keys import KeyEntry, KeyLimits, StoredKey
 
 LimitName = Literal["requests", "concurrency", "pages-a-day", "pages-a-month"]
-"""As in the RateLimit headers."""
+"""Names of limits, as in the RateLimit headers."""
 
 LIMIT_NAMES: Final[tuple[LimitName, ...]] = get_args(LimitName)
 

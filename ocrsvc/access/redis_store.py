@@ -14,7 +14,7 @@ from ocrsvc.access.key_store import Hold, LimitReached, Need, Usage
 from ocrsvc.errors import KeysUnavailable, SettingsError
 
 TRY_S: Final = 0.5
-"""Timeout of one try; there are two."""
+"""Timeout of one try; each call is tried up to two times."""
 
 _DAY_S: Final = 86_400
 

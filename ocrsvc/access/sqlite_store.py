@@ -149,8 +149,8 @@ class _Connection:
 
 def open_file(path: Path) -> sqlite3.Connection:
     """Connect to the file, which is created if missing. Raises sqlite3.Error and OSError."""
-    # Readable only by its user, whatever the umask. Existing files are opened only by SQLite: closing one here would
-    # drop the locks of this process's other connection (SQLite, "How to corrupt", 2.2).
+    # Create the file so that only its owner may read it, whatever the umask. Do not open an existing file: closing it
+    # would drop the locks of this process's other connection (SQLite, "How to corrupt", 2.2).
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY))
     if not os.access(path, os.R_OK | os.W_OK):
