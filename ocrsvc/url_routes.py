@@ -72,7 +72,7 @@ class Router:
 def _best_by_head(request: Request, rivals: Collection[str]) -> str:
     """Choose among adapters by the request's method and the body's type."""
     if request.method != "POST":
-        # The web page's view comes first at `/`, because it answers both browsers and programs.
+        # The web page's view comes first, because it answers both browsers and programs.
         return "page" if "page" in rivals else min(rivals, key=_rank)
     forms = _taking_forms().intersection(rivals) if request.mimetype in FORMS else ()
     return min(forms or rivals, key=_rank)

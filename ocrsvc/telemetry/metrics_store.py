@@ -44,7 +44,7 @@ _TRY_S: Final = 0.001
 
 Sample = tuple[Metric, float]
 Series = Mapping[Key, Sequence[float]]
-"""The values of each series: for a histogram the count per bucket, one for larger values, and the sum; else one."""
+"""The values of each series: of a histogram the count per bucket, that above the last bucket, and the sum; else one."""
 
 
 class _Series(ctypes.Structure):

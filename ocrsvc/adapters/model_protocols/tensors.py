@@ -55,7 +55,7 @@ class Tensor:
 
 IMAGE: Final = Tensor("image", "BYTES", (1,), "An image file, or its base64 text.")
 PIXELS: Final = "UINT8"
-"""The other type of the input `image`: one image as RGB pixels, in the shape [1, height, width, 3]."""
+"""The input `image` also accepts this datatype: one image as RGB pixels, in the shape [1, height, width, 3]."""
 
 LANGUAGE: Final = "lang_type"
 """An additional input: the language of the text, BYTES with one element."""
