@@ -30,7 +30,7 @@ class ScriptGaps:
     pitch: float  # typical distance between neighbouring Chinese characters; 0 if there are too few of them
     chinese: NDArray[np.float32]  # (K,) gaps between neighbouring Chinese characters
     places: NDArray[np.intp]  # (N,) index of the last character before each change between Chinese and Latin script
-    widths: NDArray[np.float32]  # (N,) gap at each of these changes
+    widths: NDArray[np.float32]  # (N,) gap at each change between Chinese and Latin script
     crop_width: int
 
 

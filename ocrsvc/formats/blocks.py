@@ -16,7 +16,7 @@ Kind = Literal["heading", "paragraph", "item", "table"]
 
 _LEVELS: Final = ((1.8, 1), (1.45, 2), (1.22, 3))
 """Smallest size of a heading's letters, relative to the running text, and the heading's level."""
-_HARDLY_LARGER: Final = 3  # headings of this level or below may be paragraph lines with boxes larger by chance
+_HARDLY_LARGER: Final = 3  # headings of this level or deeper may be paragraph lines with boxes larger by chance
 _SECTION: Final = re.compile(r"§?\s?(\d{1,2}(?:\.\d{1,2}){1,4})\.?\s+[^\W\d_]{2}")
 _OF_SECTION: Final = ((3, 0.85), (2, 1.05))
 """Least number of parts in a section's number ("2.1" has two), and the smallest relative size of its letters."""
@@ -28,7 +28,7 @@ _MIN_CUT: Final = 25
 # Distances in heights of the line, unless a unit is given.
 _INDENT: Final = (0.8, 8.0)
 _FREE_AT_END: Final = 2.0
-_FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25  # least free share of a paragraph's last line, ending a sentence or not
+_FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25  # least free share of a paragraph's last line: after a full stop; without
 _WIDER_GAP: Final = 0.45
 _MAX_GAP: Final = 2.5
 _OVERLAP: Final = 0.3
@@ -58,7 +58,7 @@ _DENSE: Final = re.compile(
 class Block:
     """A heading with its level from 1, a paragraph, a list item, or a table.
 
-    `numbers` are the indices of its lines on the page, and `lines` the texts of these, empty for a table.
+    `numbers` are the indices of its lines on the page, and `lines` are the lines' texts, empty for a table.
     """
 
     kind: Kind

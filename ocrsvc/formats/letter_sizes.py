@@ -26,7 +26,7 @@ _WIDE: Final = 0x2E80  # first code point of square characters: Chinese, Japanes
 _MIN_EMS: Final = 0.3
 _ADVANCE: Final = {letter: advance for letters, advance in _ADVANCES for letter in letters}
 _SURELY_LARGER: Final = 1.05
-_MAX_LESS, _MAX_MORE = 1 / 1.15, 1.3  # the width may correct the size by height by factors in this range
+_MAX_LESS, _MAX_MORE = 1 / 1.15, 1.3  # the width may correct the size estimated from the height by these factors
 _STEPS: Final = 8  # sizes are counted in eighths of a pixel
 
 

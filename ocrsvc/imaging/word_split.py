@@ -13,7 +13,7 @@ from typing import Final, cast
 Segmenter = Callable[[str], Iterator[str]]  # splits a text of Chinese characters into consecutive words
 
 _CHINESE: Final = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_ALONE: Final = "\u3001-\u3004\u3008-\u3020\u302a-\u312f\u31f0-\u31ff！（），：；？"  # kana and full-width marks
+_ALONE: Final = "\u3001-\u3004\u3008-\u3020\u302a-\u312f\u31f0-\u31ff！（），：；？"  # kana, wide marks: each a word
 
 _WORD: Final = re.compile(f"[{_ALONE}]|(?P<chinese>[{_CHINESE}]+)|[^\\s{_ALONE}{_CHINESE}]+")
 

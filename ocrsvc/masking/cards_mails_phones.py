@@ -185,7 +185,7 @@ def find_phones(text: str) -> Iterator[tuple[int, int]]:
     for match in _INTERNATIONAL.finditer(text):
         number = _without_next(match["number"])
         digits = number.translate(_NOT_DIGITS)
-        # ITU-T E.164.
+        # ITU-T E.164: numbers with a country code have 8 to 15 digits.
         if 8 <= len(digits) <= 15 and _COUNTRIES.match(digits):
             yield match.start(), match.start("number") + len(number)
     for match in _NAMED_PHONE.finditer(text):

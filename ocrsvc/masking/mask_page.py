@@ -134,7 +134,7 @@ def place_of(line: Line, begin: int, end: int) -> Box:
 
 
 def _known_range(line: Line, begin: int, end: int) -> tuple[float, float] | None:
-    """Start and end by boxes of characters or words, as shares of the line's length; None if words are not the text."""
+    """Start and end by boxes of characters or words, in shares of the line's length; None if words lack text."""
     words = line.words or ()
     if "".join(word.text for word in words) != "".join(line.text.split()):
         return None

@@ -62,7 +62,7 @@ class Documents:
     @contextmanager
     def open(self, file: bytes, request: ReadRequest) -> Iterator[Document]:
         """Open a file as a document. Raises the errors of `open_document` and of the request's check."""
-        # Check the deadline per file: opening a small file never does, and a request may have a thousand of them.
+        # Check the deadline here: opening a small file does not, and a request may have a thousand small files.
         request.check()
         permit = self._pdf_limiter.take(request.check) if is_pdf(file) else nullcontext()
         with permit, request.context.share.part() as held:

@@ -40,7 +40,7 @@ class PageDecoder:
         errors of `Document.open`, of `DecodeJob.prepare` and of the request's check.
         """
         with ExitStack() as permit:
-            # Child processes draw PDFs, and are limited separately.
+            # PDFs need no permit: they are drawn by child processes, whose number is limited separately.
             if page.document.kind != "PDF":
                 _take(self._permits, job.request, permit)
             began_s = time.perf_counter()

@@ -123,8 +123,8 @@ class Ready:
     info: EngineInfo
     traits: EngineTraits
     private_bytes: int  # the child's memory, without pages shared with others
-    gpu_bytes: int = 0  # the child's GPU memory, and the GPU's total; 0 if NVML does not report them
-    gpu_total_bytes: int = 0
+    gpu_bytes: int = 0  # the child's GPU memory; 0 if NVML does not report it
+    gpu_total_bytes: int = 0  # all memory of the GPU; 0 if NVML does not report it
 
 
 def pack_tasks(tasks: Sequence[Task], area: SharedArea) -> bytes:

@@ -47,7 +47,7 @@ MAX_LINES: Final = 64  # most lines in a batch: more gain nothing, and each line
 BATCH: Final = Limits(max_cost=32 * 48 * 320, max_items=MAX_LINES, max_wait_s=0.002)
 # Largest line width for which OpenVINO's kernels are compiled when the engine opens; one width takes 20 ms and 5 MB.
 WARM_PX: Final = 1280
-WARM_UP_LINES_PX = ((64, 32), (320, 32))  # length and height of two lines: a word, and half a page's width
+WARM_UP_LINES_PX = ((64, 32), (320, 32))  # length and height of the warm-up's lines: a word; half a page's width
 DISTRUSTED: Final = (
     "Pixels are prepared on the CPU instead of by %s: on a test page %s. Results are correct, but fewer pages are read "
     "per second. Check that driver, CUDA and cupy versions match, and report this line. OCRSVC_IMAGING=cpu skips the "

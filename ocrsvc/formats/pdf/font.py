@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 ADVANCE: Final = 0.5  # width of each letter, in ems
-DESCENT: Final = 0.2  # extent below the baseline, in ems
+DESCENT: Final = 0.2  # extent of each letter below the baseline, in ems
 
 _EM: Final = 1000
 _ASCENT: Final = 800

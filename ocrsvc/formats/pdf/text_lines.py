@@ -136,7 +136,7 @@ def _pieces_of(text: str, box: Box, words: Words, height: float) -> list[Piece]:
 
 
 def _end_of(side: tuple[float, float], later: float, gap: float) -> float:
-    """The end of a word `gap` before the next word's start `later`; at `later` if no space was read: no visible gap."""
+    """Where a word ends: at least `gap` before the next word's start `later`, or exactly at `later` for gap 0."""
     begin, end = side
     if gap:
         return max(min(end, later - gap), (begin + end) / 2)

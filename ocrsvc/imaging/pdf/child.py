@@ -38,7 +38,7 @@ _MIN_SHARE: Final = 0.5  # an image that covers this share of the page's width a
 _LEVEL: Final = 0.01  # largest slope of the sides of an image that counts as unrotated
 _LOOK_PX: Final = 16
 _OPAQUE: Final = 255
-_INSET_PX: Final = 0.01  # margin around the image: pdfium would stretch it to every pixel that it touches, and blur it
+_INSET_PX: Final = 0.01  # margin around a page drawn 1:1; without it, pdfium would stretch and blur the image
 _CONFIG_VERSION: Final = 2
 
 

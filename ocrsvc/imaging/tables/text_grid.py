@@ -163,7 +163,7 @@ def in_columns(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> lis
 
 def is_running_text(block: TextBlock, lines: Sequence[int], column: Interval) -> bool:
     """Whether the lines form a paragraph: long lines that mostly fill their column."""
-    # Pieces of one line have the same top and bottom, so they are rejoined by these.
+    # Rejoin the pieces of a line, which have the same top and bottom.
     extents: dict[tuple[float, float], Interval] = {}
     for left, top, right, bottom in (block.frames[line] for line in lines):
         before = extents.get((top, bottom), (left, right))

@@ -57,7 +57,7 @@ _MEMORY_BYTES: Final = 6 << 30
 
 @dataclass(frozen=True, slots=True)
 class OnnxGraph:
-    """What an ONNX model is, and its properties."""
+    """Kind and properties of an ONNX model."""
 
     kind: Kind
     text: str  # the kind in words, such as "a classifier of 2 classes"

@@ -135,7 +135,7 @@ class _Strip:
         return np.stack([places * self.half, np.vander(places, 4, increasing=True) @ self.cubic], axis=1)
 
     def normals(self, places: Values) -> Values:
-        """(n, 2) unit normals of the curve, on the side of the second axis."""
+        """(n, 2) unit normals of the curve, pointing in the direction of the rectangle's second axis."""
         slopes = np.vander(places, 3, increasing=True) @ (self.cubic[1:] * (1, 2, 3)) / self.half
         return np.stack([-slopes, np.ones_like(slopes)], axis=1) / np.hypot(slopes, 1)[:, None]
 

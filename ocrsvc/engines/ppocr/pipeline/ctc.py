@@ -73,8 +73,8 @@ class Steps:
     """The pruned scores of N lines; lines of fewer than T steps are padded with steps that are certainly blank."""
 
     classes: Ints  # (N, T, K) the likeliest classes of each step, in any order
-    scores: Floats  # (N, T, K) their log probabilities, plus one constant per step; -inf for blank and padding
-    blank: Floats  # (N, T) log probabilities of blank, plus the same constant
+    scores: Floats  # (N, T, K) log probabilities of `classes`, plus one constant per step; -inf for blank and padding
+    blank: Floats  # (N, T) log probabilities of blank, plus the same constant per step as in `scores`
 
 
 def prune(logits: NDArray[np.float32], keep: int = KEPT_CLASSES) -> Steps:

@@ -70,7 +70,7 @@ STRIP_ASPECT = 4.0  # aspect ratio from which an image counts as a strip
 MAX_BOXES = 3000
 THICK_RATIO = 1.5  # a contour thicker than this, in median thicknesses of the page, may be two rows
 UNCLAIMED_SHARE = 0.1  # if more than this share of the map's text is outside all lines, a finer pass follows
-UNCLAIMED_GAIN = 2.0  # scale of that finer pass, relative to the first pass
+UNCLAIMED_GAIN = 2.0  # scale of the finer pass for text outside all lines, relative to the first pass
 MIN_SPECKS = 3  # fewest specks that count as tiny lines; they must also be SMALL_TEXT_SHARE of all shapes
 
 ProbabilityMap = NDArray[np.float32]

@@ -26,7 +26,7 @@ from ocrsvc.results import Check, Pixels, no_check
 # megabytes.
 ARENA_VALUES: Final = 3 * 960 * 768
 _CHECK_S: Final = 0.25
-OPENVINO_ARENA_VALUES: Final = 3 * 1536 * 1280  # covers most second passes; a run needs 190 MB per megapixel
+OPENVINO_ARENA_VALUES: Final = 3 * 1536 * 1280  # largest input kept under OpenVINO: most second passes
 WIDE_ARENA_VALUES: Final = 1  # keep no memory in the session with many threads
 SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)  # sides of a padded page on a GPU
 # Longer sides, which only strips have, are padded to multiples of this.

@@ -17,7 +17,7 @@ from ocrsvc.results import Pixels
 
 Values = NDArray[np.float64]
 
-MAX_ANGLE: Final = np.radians(30)  # largest angle to the page's direction; other pieces are not running text
+MAX_ANGLE: Final = np.radians(30)  # pieces of lines at a larger angle to the page's direction are not running text
 MIN_PIECES: Final = 8  # fewest pieces for a fit of the field's six coefficients
 MAX_WEIGHT: Final = 8.0  # largest weight of a piece; the weight is its length in thicknesses
 FIT_ROUNDS: Final = 4  # iterations of the fit
@@ -30,7 +30,7 @@ class Pieces:
 
     x: Values
     y: Values
-    direction: Values  # modulo pi
+    direction: Values  # of each piece, in radians modulo pi
     length: Values
     thickness: Values  # thickness of the whole line that the piece is part of
 

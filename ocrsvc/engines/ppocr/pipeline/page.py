@@ -41,9 +41,9 @@ EDGE_TOLERANCE: Final = 0.4  # how far lines of one column may differ at their l
 MAX_DISTANCE: Final = 10.0  # largest vertical distance of nearby lines, in line heights
 MIN_BESIDE: Final = 2.0  # smallest length of text on each side of a gutter, in line heights
 MIN_LINES: Final = 3  # a gutter needs this many lines that begin at its right side, including parts of joined lines
-MARGIN: Final = 0.1  # blank that each part keeps at its end, in line heights
-INK_CONTRAST: Final = 0.3  # contrast of a pixel column with ink, as a share of the line's strongest contrast
-MAX_LINES: Final = 1000  # lines are not split on pages that have more
+MARGIN: Final = 0.1  # blank that each part of a split line keeps beside the gutter, in line heights
+INK_CONTRAST: Final = 0.3  # least contrast of a pixel column with ink, as a share of the line's strongest contrast
+MAX_LINES: Final = 1000  # on pages with more lines, no line is split at gutters
 MAX_CUTS: Final = 200  # most lines per page that are searched for gutters
 
 

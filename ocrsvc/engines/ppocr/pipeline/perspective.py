@@ -72,8 +72,8 @@ def _axes(quads: Values) -> _Axes:
     longer = np.where((heights > widths)[:, None], down, right)
     lengths, thicknesses = np.maximum(widths, heights), np.maximum(np.minimum(widths, heights), 1.0)
     angles = np.arctan2(longer[:, 1], longer[:, 0])
-    # With doubled angles, a direction and its opposite are equal.
     weights = np.where(lengths > MIN_ASPECT * thicknesses, lengths, 0.0)
+    # Average doubled angles, for which a direction and its opposite are equal.
     main = float(np.arctan2(weights @ np.sin(2 * angles), weights @ np.cos(2 * angles)) / 2)
     angles = main + (angles - main + np.pi / 2) % np.pi - np.pi / 2
     middles = quads.mean(axis=1)

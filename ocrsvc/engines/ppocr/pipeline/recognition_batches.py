@@ -230,5 +230,5 @@ def bucket_of(width: int) -> int:
 
 
 def own_steps(width: int, padded: int, steps: int) -> int:
-    """Of a padded line's steps, the number that cover the line itself."""
+    """Number of a padded line's steps that cover the line itself, without the padding."""
     return max(1, min(steps, -(-steps * width // padded)))

@@ -17,7 +17,7 @@ from ocrsvc.engines.line_recognizer import LineText, Path, ScriptGaps
 from ocrsvc.imaging.geometry import Quad, sides
 from ocrsvc.results import Pixels, Spaces
 
-INK_CONTRAST: Final = 0.3  # contrast of an ink pixel, relative to the contrast between background and ink
+INK_CONTRAST: Final = 0.3  # least contrast of a pixel that counts as ink, as a share of the line's strongest contrast
 CORE: Final = slice(10, 38)  # rows, of 48, that contain no ink of other lines
 EDGES: Final = [0, 1, -2, -1]  # crop rows that letters seldom reach, from which the background is measured
 RULE_FILL: Final = 0.9  # a row with a larger share of ink pixels is a ruled line

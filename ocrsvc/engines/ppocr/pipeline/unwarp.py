@@ -57,7 +57,7 @@ EDGE_POINTS: Final = 9  # points on each long edge of a box, to measure how far 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageGrid:
-    """Where the points of a flat page are in the picture of the curved page."""
+    """Maps points of a flat page to the picture of the curved page."""
 
     points: Points  # (rows, columns, 2), in pixels of the picture
     width: int  # width of the flat page, in pixels

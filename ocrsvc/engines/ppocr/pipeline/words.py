@@ -220,7 +220,7 @@ def by_path(path: Path, found: CharacterPlaces) -> CharacterPlaces:
     return CharacterPlaces(logical[order], found.boxes[order], found.line)
 
 
-OWN_INK_SHARE: Final = 0.5  # where a box's top and bottom lie between the line's ink (0) and its own ink (1)
+OWN_INK_SHARE: Final = 0.5  # height of a character's box, between that of the line's ink (0) and of its own ink (1)
 LINES_AT_ONCE: Final = 32  # number of lines located at once; long ones take some megabytes and a few milliseconds
 # First code point of the scripts whose characters fill the line's height: Chinese, kana and Hangul.
 FULL_HEIGHT: Final = "\u2e80"

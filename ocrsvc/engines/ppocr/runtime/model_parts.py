@@ -33,7 +33,7 @@ class ModelPart:
 
     @property
     def file(self) -> str:
-        """The file's name in the version's folder."""
+        """The ONNX file's name in the version's folder."""
         return self.described.file
 
     @property

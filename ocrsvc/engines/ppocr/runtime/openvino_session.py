@@ -182,7 +182,7 @@ class OpenVinoRecognizer(OpenVinoSession):
         padded = -(-count // STEPS) * STEPS
         features, flags = np.zeros((padded, rows.shape[1]), np.float32), np.zeros(padded, bool)
         features[:count], flags[:count] = rows, begins
-        # A run of the classifier cannot know whether a character began before it.
+        # Also return the probability of each run's first step: a run cannot know whether its character began earlier.
         flags[::STEPS] = True
         best, shares = np.empty(padded, np.int64), np.zeros(padded, np.float32)
         with self._turn:

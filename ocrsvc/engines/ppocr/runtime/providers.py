@@ -68,7 +68,7 @@ class GpuConfig:
     arena_bytes: int | None = None  # limit of each arena; None: all of the GPU's memory
     # a run keeps its memory in the arena unless its input has more floats than this; 0: every run keeps it
     arena_values: int = 0
-    profiles: tuple[Profile, ...] = ()  # for TensorRT, smallest first
+    profiles: tuple[Profile, ...] = ()  # input shapes of the TensorRT engines, smallest first
 
 
 def choose_provider(device: Device, provider: Provider, available: Sequence[str]) -> Provider:

@@ -135,7 +135,7 @@ def run_bound(
     return results
 
 
-ProfileSession = tuple[ort.InferenceSession, Profile | None]  # a session, and the shapes for it; None: any shape
+ProfileSession = tuple[ort.InferenceSession, Profile | None]  # a session, and the shapes that it runs; None: any shape
 
 
 class ModelRunner(ABC):
