@@ -54,7 +54,7 @@ every line."""
 
 
 def ignore(*_: object) -> None:
-    """Do nothing: the default of callbacks."""
+    """Do nothing; this is the default for callbacks."""
 
 
 def no_check() -> None:

@@ -51,11 +51,11 @@ FRAME_S: Final = 30.0
 # Frames without payload that a connection may send at once, and on average per second.
 BURST_FRAMES: Final = 2000
 FRAMES_PER_S: Final = 200
-# Received payload bytes that allow one more frame.
+# For this many payload bytes received from it, the client may send one more frame without payload.
 BYTES_PER_FRAME: Final = 128
 # Additional frames allowed per answer, because clients send pings and window updates with calls.
 ANSWER_FRAMES: Final = 8
-# Sent bytes that allow one more frame, because the client acknowledges them by window updates.
+# For this many bytes sent to it, the client may send one more frame, because it acknowledges them by window updates.
 TAKEN_BYTES_PER_FRAME: Final = 512
 # Header bytes that count as one frame, counted both compressed and decompressed.
 HEADER_BYTES_PER_FRAME: Final = 128

@@ -34,7 +34,7 @@ WITHOUT_ENGINE: Final = "is_without_engine"
 HeadCheck = Callable[[Any, str | None], OcrsvcError | None]
 """Gets gunicorn's request and the client certificate's key name; returns an error to refuse the body, or None."""
 
-# Largest default for a worker's requests: fits a 50 megapixel colour page twice (for rotation) and a 64 MiB body.
+# Largest default memory of a worker's requests: a 50 megapixel colour page twice (for rotation), and a 64 MiB body.
 _MAX_REQUEST_BYTES: Final = 384 * 2**20
 _MAX_ACCEPT_CHARS: Final = 4096
 # Blueprints that are not wire formats, so that API keys cannot be restricted to them; `api` is a wire format.

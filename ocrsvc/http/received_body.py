@@ -247,7 +247,7 @@ class ReceivedBody:
             poll.register(self._sock, _GONE)
             return bool(poll.poll(0))
         except (OSError, ValueError):
-            # The server closed the socket in another thread.
+            # The socket cannot be polled, because another thread of the server has closed it.
             return True
 
 

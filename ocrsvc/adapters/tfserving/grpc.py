@@ -29,7 +29,7 @@ _NO_PAGE: Final = Page(0, 0, 0, ())
 
 
 def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
-    """Make the methods of both services."""
+    """Make the methods of PredictionService and ModelService."""
     service = _Service(messages, model)
 
     def method(name: str, answer: Any, **more: Any) -> Method:
@@ -47,7 +47,7 @@ def make_tfserving(messages: Messages, model: OcrModel) -> Methods:
 
 
 class _Service:
-    """The methods of both services."""
+    """The methods of PredictionService and ModelService."""
 
     def __init__(self, messages: Messages, model: OcrModel) -> None:
         self._messages, self._model = messages, model

@@ -156,7 +156,7 @@ def from_front(number: int, count: int) -> int:
 
 
 def _write_texts(kind: str, came_at_s: float, pages: Iterable[Mapping[str, Any]], output: IO[bytes]) -> None:
-    """Write txt, txtPlain or csv."""
+    """Write the pages' texts in Umi-OCR's format txt, txtPlain or csv."""
     if kind == "txtPlain":
         output.writelines(f"{page['data']}\n".encode() for page in pages if page["code"] == OK)
     elif kind == "txt":

@@ -45,7 +45,7 @@ CODES: Final[tuple[tuple[type[errors.OcrsvcError], int], ...]] = (
 _MAX_NAME_CHARACTERS: Final = 100
 # A client's file name may fill the whole body, so only its end is used.
 _MAX_CLIENT_NAME_CHARACTERS: Final = 1000
-# File systems allow 255; result files add a prefix and a suffix.
+# Longest name of a document: file systems allow 255 bytes, and result files add a prefix and a suffix.
 _MAX_NAME_BYTES: Final = 230
 # Responses with more bytes of pages than this are large: only a few are made at once, the others wait.
 _MAX_SHORT_BYTES: Final = 1 << 20
