@@ -4,7 +4,7 @@ It imports an engine's modules, but starts no thread (a fork copies only the cal
 not touch CUDA. It receives commands over its standard input: "spawn" forks a child, "kill" kills one. It reaps
 children, and reports each exit on the dead child's socket. When the worker closes the connection, it kills the children
 and ends; if it is killed itself, the kernel kills them. A child opens the engine and one handle, and serves one thread
-of a worker from its only thread. It also decodes image files, so that a decoder's crash affects only that image.
+of a worker from its only thread. A child also decodes image files, so that a decoder's crash affects only that image.
 """
 
 import contextlib
@@ -277,7 +277,7 @@ def preload(engine: str) -> None:
     for name in ("ocrsvc.imaging.geometry", *engines()[engine].preload):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
-    # Freeze all objects: garbage collection in a child would write to, and so copy, the memory pages they share.
+    # Freeze all objects: garbage collection in a child would write to shared memory pages, and so copy them.
     gc.collect()
     gc.freeze()
 

@@ -1,6 +1,6 @@
 """Finds the regions of a page with PP-PicoDet of PaddleOCR's PP-Structure, trained on CDLA, and assigns lines to them.
 
-The model runs on the CPU. Its weights and their licence are in weights/; benchmarks/layout_model.py made the file. The
+The model runs on the CPU. Its weights, made by benchmarks/layout_model.py, and their licence are in weights/. The
 network's head and decoding follow G. Yu et al., "PP-PicoDet: A Better Real-Time Object Detector on Mobile Devices"
 (2021), after X. Li et al., "Generalized Focal Loss" (2020): for each side of a box, the output is a distribution of its
 distance from a point, over 0 to REACH strides. Lines keep their geometric order, as docs/design/layout.md explains.

@@ -155,7 +155,7 @@ def _pages_of(result: DocumentResult) -> Iterator[tuple[int, Page | None]]:
 
 
 def _left_s(stop_s: float) -> float:
-    """Seconds until `stop_s` on the monotonic clock. Raises DeadlineExceeded when there are none."""
+    """Seconds until `stop_s` on the monotonic clock. Raises DeadlineExceeded when no time is left."""
     left_s = stop_s - time.monotonic()
     if left_s <= 0:
         raise DeadlineExceeded("Making the searchable PDF exceeded the time limit.", "Request fewer pages.")

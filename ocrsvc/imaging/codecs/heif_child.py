@@ -37,7 +37,7 @@ def _answer(decode: Callable[[bytes, mmap.mmap], tuple[int, int, int]], file: in
 def _decode_heic(raw: bytes, pixels: mmap.mmap) -> tuple[int, int, int]:
     import pi_heif
 
-    # The image owns the memory of `data`, so it must stay alive.
+    # Keep `image` alive, because it owns the memory of `data`.
     image = pi_heif.open_heif(raw, bgr_mode=True)
     data, (width, height), mode = image.data, image.size, image.mode
     is_gray = mode.startswith(("L", "I"))

@@ -1,4 +1,4 @@
-"""Copies a page's text in the child process, which has no numpy: characters, text objects, and what covers them."""
+"""Copies a page's text in the child process, which has no numpy: characters, text objects, objects covering them."""
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator

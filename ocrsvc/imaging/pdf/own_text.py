@@ -20,7 +20,7 @@ from ocrsvc.imaging.pdf.merge_text import order_of
 from ocrsvc.imaging.pdf.page_look import edges_of, find_seen, rest_share, rule_finder
 from ocrsvc.results import OwnText, Pixels, ReadOptions, Rectangle
 
-MAX_REST: Final = {"auto": 0.005, "merge": 0.0}  # recognize the rest if possible text covers a larger share of the page
+MAX_REST: Final = {"auto": 0.005, "merge": 0.0}  # run OCR if possible text outside the text layer exceeds this share
 CHARACTER_BYTES: Final = 600  # memory per character while lines are built
 
 _SAME_PLACE: Final = 0.15  # largest distance, in ems, of a character from a repeated print of it

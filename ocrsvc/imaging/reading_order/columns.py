@@ -1,8 +1,8 @@
 """White gutters between lines of text, and whether a gutter separates two columns or the cells of rows.
 
 A gutter is a tall white rectangle that no line crosses, after T. Breuel, "Two geometric algorithms for layout analysis"
-(2002). Rows of a table are level on both sides of a gutter, lines of two columns mostly are not. If they are (text on a
-baseline grid, two pages on a sheet, tables side by side), sides that look alike are columns.
+(2002). Rows of a table are level on both sides of a gutter, lines of two columns mostly are not. Level sides that look
+alike (text on a baseline grid, two pages on a sheet, tables side by side) are columns, too.
 """
 
 from dataclasses import dataclass

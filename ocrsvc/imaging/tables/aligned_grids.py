@@ -1,6 +1,6 @@
 """Finds table grids by the alignment of text, without ruled lines or where they are incomplete.
 
-Without them a table is a run of rows with common gutters, as in T. Kieninger, "Table structure recognition based on
+Without rules, a table is a run of rows with common gutters, as in T. Kieninger, "Table structure recognition based on
 robust block segmentation" (1998). A gutter beside running text or another table divides the page into two searches.
 """
 

@@ -142,7 +142,7 @@ def spans_of_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> 
     spans = []
     for number, row in enumerate(rows):
         owners = list(range(len(columns)))
-        # From left to right, so that pieces that span overlapping columns join all of these.
+        # From left to right, so that pieces that span overlapping columns join all these columns.
         for line in sorted(row, key=lambda line: tuple(block.frames[line])):
             reached = block.reached(columns, line)
             for column in reached[1:]:

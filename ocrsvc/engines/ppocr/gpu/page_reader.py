@@ -3,8 +3,8 @@
 Contours are found in memory from the mask; a box is scored by the mean probability inside its rectangle. The GPU
 computes the mask in single precision, bit-identical to the CPU's. The mask takes one bit of a byte and the probability
 seven, so that both are copied at once, in a quarter of the probability map's bytes. Rounding to seven bits changes a
-mean by at most 1/254, which hardly ever changes the choice of boxes. Tests run the GPU code with numpy. At each start
-pages drawn here check in a tenth of a second that driver, GPU and cupy give the CPU's results.
+mean by at most 1/254, which hardly ever changes the choice of boxes. Tests run the GPU code with numpy. At each start,
+test pages drawn here check in a tenth of a second that driver, GPU and cupy give the CPU's results.
 """
 
 from __future__ import annotations

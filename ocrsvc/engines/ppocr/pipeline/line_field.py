@@ -43,7 +43,7 @@ class LineField:
     pieces: int  # number of pieces to which the field was fitted
     _page: float  # direction of the page, in radians
     _middle: Values  # middle of the text, in coordinates along and across the page's direction
-    _half: Values  # half of the text's size, in the same coordinates
+    _half: Values  # half of the text's size along and across the page's direction
     _factors: Values
 
     def straighten(self, points: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -117,7 +117,7 @@ R = TypeVar("R", bound=LineReader)
 R_co = TypeVar("R_co", bound=LineReader, covariant=True)
 
 SURE: Final = 0.9  # if the confidence reaches this, no other recognizer reads the line
-# A line that is wider than this per character has too few of them: three line heights. A recognizer reads only a few
+# A line wider than this per character (three line heights) has too few characters. A recognizer reads only a few
 # characters of a script that it does not know, and may be sure of them; none of 2303 corpus lines is so sparse.
 SPARSE_PX: Final = 144
 MAX_EXTRA_SHARE: Final = 1.0  # pixel columns that the other recognizers may read, per column that the first one reads

@@ -119,7 +119,7 @@ def check_precision(precision: Precision, provider: Provider) -> None:
 
 
 def cuda_options(gpu: GpuConfig, precision: Precision, stream: int | None) -> Options:
-    """Options of the CUDA provider; without `stream` it makes its own. "fp32" forbids TF32 matrix products."""
+    """Options of the CUDA provider, which creates a stream if `stream` is None. "fp32" forbids TF32 matrix products."""
     options = dict(CUDA_OPTIONS)
     if gpu.arena_bytes is not None:
         options["gpu_mem_limit"] = str(gpu.arena_bytes)
