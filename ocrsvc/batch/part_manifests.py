@@ -127,10 +127,7 @@ class PartWriter:
 
 
 def read_kept(destination: Destination, part: int) -> Iterator[tuple[int, bytes, PageFacts]]:
-    """Read the stored results of a part with failed pages, so that --retry-failed reads only the failed pages again.
-
-    Yields page number, JSON record and facts. Raises OSError and DamagedRun.
-    """
+    """Yield number, JSON record and facts of all pages of a part with failed pages. Raises OSError and DamagedRun."""
     try:
         with closing(destination.open(_kept_name(part))) as file, gzip.GzipFile(fileobj=file) as lines:
             while head := lines.readline():

@@ -97,6 +97,6 @@ class BatchRequest:
     services: ServiceAccess = field(default_factory=ServiceAccess)
 
     def asked(self) -> dict[str, Any]:
-        """Options that must stay the same during a run, with lists instead of tuples, as in its JSON file."""
+        """Options that must stay the same during a run, with lists instead of tuples, as in the run's JSON file."""
         own = {"format": self.outputs, "part_pages": self.part_pages, "shards": self.shards}
         return dict(orjson.loads(orjson.dumps(own | self.sources.choice() | self.options)))

@@ -212,10 +212,7 @@ def _read_head(found: Found) -> bytes | None:
 
 
 def _sampled(files: Iterable[SourceFile], text: str, seed: int, counts: PlanningCounts) -> Iterator[SourceFile]:
-    """The files with only the pages that --sample selects, in the same order. Raises BadOption.
-
-    A sample given as a number of pages is held in memory, a share is not.
-    """
+    """Yield files with only the pages that --sample selects; a number of pages is held in memory. Raises BadOption."""
     match = _SAMPLE.fullmatch(text)
     share = float(match["share"]) / 100 if match and match["share"] else None
     if match is None or (share or 0) > 1 or not (share or int(match["count"] or 0)):
