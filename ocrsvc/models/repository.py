@@ -181,7 +181,7 @@ def _bad_version(folder: Path, error: Exception) -> BadVersion:
 
 
 def _reason(error: Exception) -> str:
-    """The reason for clients of the model protocols, without server paths."""
+    """An error's text for clients of the model protocols, without server paths."""
     if isinstance(error, OSError):
         return f"{Path(error.filename or '').name} cannot be read: {error.strerror}. Let the service's user read it."
     return str(error)

@@ -231,7 +231,7 @@ class ModelWatcher:
             catalogue = self._control.rescan()
 
     def refresh(self) -> Catalogue:
-        """The current catalogue; scans the repository every OCRSVC_MODELS_POLL_S. Raises OcrsvcError."""
+        """The current catalogue; scans the repository at most every OCRSVC_MODELS_POLL_S. Raises OcrsvcError."""
         catalogue = self._control.latest()
         if self._clock() - self._look_s >= self._poll_s:
             catalogue = self._control.reread()

@@ -40,7 +40,7 @@ class PaddleConfig:
 
 
 def parse_config(text: str, name: str) -> PaddleConfig:
-    """Parse an `inference.yml`; `name` is the file's, for messages. Raises BadModel."""
+    """Parse an `inference.yml`; `name` is the file's name, for messages. Raises BadModel."""
     try:
         return _config(_table(_read(text)))
     except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
