@@ -44,7 +44,7 @@ def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[S
 
 
 def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
-    """SUCCESSOR if one more model and the largest memory step fit on the GPU, else DRAIN_FIRST; NOTHING if unknown."""
+    """SUCCESSOR if the GPU has room for another model and an increase, else DRAIN_FIRST; NOTHING before a new reading."""
     measured = [worker for worker in workers if worker.state is State.READY and worker.gpu_read_s]
     fresh = [worker for worker in measured if worker.gpu_read_s > head.exited_s]
     if not measured:
@@ -222,7 +222,7 @@ class ReplacementController:
         return _LONGEST_BACKOFF_S if self._serves() else _ALONE_BACKOFF_S
 
     def _serves(self, but: int = NO_SUCCESSOR) -> bool:
-        """Whether any worker is ready, without the one in the slot `but`."""
+        """Whether any worker is ready, not counting the worker in the slot `but`."""
         return any(worker.state is State.READY and worker.slot != but for worker in self.worker_table.live())
 
     def _after_change(self) -> None:

@@ -78,10 +78,7 @@ class StartLimiter:
 
 
 class RequestThreads:
-    """Request threads, shared fairly by callers, and reserved threads for quick requests.
-
-    Raises RuntimeError if the system refuses to start a thread.
-    """
+    """Request threads, shared fairly by callers, and reserved threads. Raises RuntimeError if one cannot start."""
 
     def __init__(self, threads: int, starts: StartLimiter | None = None) -> None:
         self._reserved, self._pool = start_pool(_RESERVED, "reserved"), start_pool(threads, "request")
