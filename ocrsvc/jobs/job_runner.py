@@ -231,7 +231,7 @@ class JobReading:
 
     @contextmanager
     def _trying(self, number: int) -> Iterator[None]:
-        """Count the block as a try of a step that is not a page. Raises DeadlineExceeded after MAX_TRIES tries."""
+        """Count the block as a try to open the document or make a file. Raises DeadlineExceeded after MAX_TRIES."""
         if self._begun.get(number, 0) >= MAX_TRIES:
             raise DeadlineExceeded(f"This step was begun {MAX_TRIES} times and never finished.")
         self._note_begun(1, number)
