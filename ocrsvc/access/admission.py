@@ -113,7 +113,7 @@ class KeyReservation:
         )
 
     def _take_block(self, limits: KeyLimits, day: str, missing: Need) -> bool:
-        """Reserve what is missing, in blocks where much is left; False if the key is scarce."""
+        """Reserve what is missing, in blocks while much of a limit is left; False if the key is scarce."""
         now_s = self._monotonic()
         while True:
             parts = zip(missing, self._single_until_s, strict=True)
@@ -170,7 +170,7 @@ class WorkerReservations:
         return known or self._by_key.setdefault(name, KeyReservation(self._store, self._block, name, self._monotonic))
 
     def settle(self) -> None:
-        """Settle every key. Raises KeysUnavailable."""
+        """Settle the reservations of all keys. Raises KeysUnavailable."""
         for reservation in list(self._by_key.values()):
             reservation.settle()
 

@@ -74,7 +74,7 @@ def oldest_day(days: int = _USAGE_DAYS) -> str:
 
 
 def burst_s(requests_per_s: float) -> float:
-    """The burst of the rate limit as a time: one second's requests, but at least one request."""
+    """Seconds of the rate limit that a burst may use at once: one second's requests, but at least one request."""
     return max(1.0, 1.0 / requests_per_s)
 
 
