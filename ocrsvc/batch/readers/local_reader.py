@@ -75,7 +75,7 @@ class LocalReader:
 
 
 def open_local(request: BatchRequest, load: Load) -> LocalReader:
-    """Make a local reader, with engines in child processes: a file that crashes one fails alone. See `open_reader`."""
+    """Make a local reader with engines in child processes: a file that crashes an engine fails alone."""
     environment = {"OCRSVC_ISOLATION": "process"} | dict(request.environment) | OWN_SETTINGS
     settings = read_settings(environment)
     limit_s = settings.deadline_s if "OCRSVC_DEADLINE_S" in environment else PAGE_LIMIT_S
