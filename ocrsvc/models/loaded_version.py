@@ -174,7 +174,7 @@ class ModelMemory:
     def measure(self, loaded: LoadedVersion, before_bytes: int) -> int:
         """Measure a version that was just loaded; returns the median of its last loads.
 
-        It is at least the size of its files, because requests change the memory of this process at the same time.
+        The result is at least the size of the files, because requests change this process's memory at the same time.
         """
         key, engine = key_of(loaded.version), loaded.version.description.engine
         load = self._load_memory(loaded, before_bytes)

@@ -111,7 +111,7 @@ class StateStore:
         self._unreadable: Generation = _NONE
 
     def generation(self) -> Generation:
-        """The file's generation, from stat."""
+        """The state file's generation now, from stat."""
         try:
             status = self._file.stat()
         except OSError:
@@ -196,7 +196,7 @@ class StateStore:
         return ""
 
     def _load(self) -> tuple[Generation, ModelState]:
-        """Read the file; a damaged one counts as empty. Raises OSError."""
+        """Read the state file; a damaged file counts as empty. Raises OSError."""
         generation = self.generation()
         try:
             with self._file.open("rb") as file:

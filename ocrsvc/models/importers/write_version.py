@@ -80,7 +80,7 @@ def encrypt_model(version: ModelVersion, key: ModelKey) -> NewModel:
 
 
 def _next_number(home: Path) -> int:
-    """The next free version number: above all in the model's folder, and above a built-in version of the same name."""
+    """The next version number: one more than the highest in the model's folder, built-in versions included."""
     names = (entry.name for entry in home.iterdir())
     numbers = [int(name) for name in names if name.isascii() and name.isdecimal()]
     built_in = BUILT_IN[1] if home.name == BUILT_IN[0] else 0
