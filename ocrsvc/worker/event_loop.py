@@ -196,7 +196,7 @@ class EventLoop:
     def _end_accepting(self) -> None:
         """Close the listeners, and close idle connections sooner.
 
-        The kernel resets queued connections when the last process closes a listener, so they are accepted first.
+        The kernel resets queued connections when the last process closes a listener, so those are accepted first.
         """
         self._set_accepting(enabled=False)
         listeners, self._listeners = list(self._listeners), []
@@ -214,7 +214,7 @@ class EventLoop:
             conn.limit_s = min(conn.limit_s, end_s)
 
     def balance(self, request: Any) -> None:
-        """Request thread: close the connection after the response if others wait or another worker is less busy."""
+        """Request thread: close this connection after the response if new ones wait or another worker is less busy."""
         if not self._load.has_waiting:
             return
         # `get_backlog` is the number of connections in the kernel's queue; except for TCP on Linux it is 0 or -1.
@@ -361,7 +361,7 @@ class EventLoop:
         self._begin_close(conn)
 
     def _begin_close(self, conn: Connection) -> None:
-        """Shut down sending, then read until the client closes: an earlier close could make it lose the response."""
+        """Shut down sending, then read until the client closes: an earlier close could lose the response."""
         conn.received, conn.ahead = bytearray(), b""
         conn.close_s, conn.close_bytes = conn.close_s or time.monotonic() + _CLOSE_S, _CLOSE_BYTES
         try:

@@ -44,7 +44,7 @@ def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[S
 
 
 def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
-    """SUCCESSOR if the GPU has room for another model and an increase, else DRAIN_FIRST; NOTHING before a new reading."""
+    """SUCCESSOR if another model and one memory increase fit on the GPU, else DRAIN_FIRST; NOTHING if unknown yet."""
     measured = [worker for worker in workers if worker.state is State.READY and worker.gpu_read_s]
     fresh = [worker for worker in measured if worker.gpu_read_s > head.exited_s]
     if not measured:
@@ -204,7 +204,7 @@ class ReplacementController:
                 self._free(snapshot.slot)
 
     def _free(self, slot: int) -> None:
-        """Free an entry; the worker that it should have replaced keeps serving until it gets another successor."""
+        """Free an entry; a worker that was to be replaced by its worker serves until it gets another successor."""
         self.worker_table.free(slot)
         for snapshot in self.worker_table.live():
             if snapshot.successor == slot and snapshot.state is State.READY:
