@@ -85,7 +85,7 @@ def check_callback(url: str, secret: str, settings: Settings, key: str | None) -
 
 
 def secret_of_key(service_secret: SecretStr | None, identity: str | None) -> str:
-    """The secret for callbacks of an API key's jobs without one, derived from the service's secret; "" if not set."""
+    """Callback secret for jobs that set none: from the service's secret and the API key; "" if either is missing."""
     if service_secret is None or identity is None:
         return ""
     service_key = _signing_key(service_secret.get_secret_value())
