@@ -78,7 +78,7 @@ class KeyEntry:
 
     @property
     def caller(self) -> str:
-        """The caller name of its requests, which no network address can equal."""
+        """The caller name of the key's requests, which no network address can equal."""
         return f"key {self.name}"
 
     def state(self, now_s: float) -> Literal["valid", "expired", "revoked"]:

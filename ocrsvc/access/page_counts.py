@@ -120,7 +120,7 @@ class CountBlock:
         self._counts.settled[series.place] = series.total
 
     def settle_all(self, store: KeyStore) -> None:
-        """Settle the pages of a dead holder, and release its reservations. Raises KeysUnavailable."""
+        """Settle the pages that a dead process has counted, and release its reservations. Raises KeysUnavailable."""
         for each in self.unsettled():
             store.settle(each.name, self.worker, Hold(), each.series, each.total, each.day)
             self.note_settled(each)
