@@ -13,10 +13,10 @@ from ocrsvc.imaging.pdf.page_look import RuleFinder
 from ocrsvc.imaging.pdf.runs import AFTER_BLANK, AFTER_GUESS, AFTER_NOTHING, IN_OBJECT, Level
 
 # Distances in ems.
-_WORD: Final = 0.12  # narrowest gap between words
-_LETTERS: Final = 0.25  # widest gap between letters of a word that the file positions one by one
-_LEAST: Final = 0.4  # narrowest gap between columns in files without space characters
-_MIN_WITHOUT_BLANK: Final = 0.15  # narrowest gap between columns, without a space, in files with space characters
+_WORD: Final = 0.12  # narrowest gap between words, in ems
+_LETTERS: Final = 0.25  # widest gap, in ems, between letters of a word that the file positions one by one
+_LEAST: Final = 0.4  # narrowest gap, in ems, between columns in files without space characters
+_MIN_WITHOUT_BLANK: Final = 0.15  # narrowest gap, in ems, between columns if the file has spaces, but none there
 _SAME_ROW: Final = 0.3
 _SAME_EDGE: Final = 0.2
 _FURTHEST_ROW: Final = 3.5
@@ -24,7 +24,7 @@ _FURTHEST_ROW: Final = 3.5
 _WIDER: Final = 1.6  # a gap this many times its line's narrowest gap, or the page's usual space, is clearly wider
 _USUAL: Final = (0.2, 0.3, 0.35)  # usual word space in ems: least, default, most
 _USUAL_SHARE: Final = 0.2  # this quantile of the gaps is the usual word space
-_HAS_BLANKS: Final = 0.2  # a file with space characters has them in at least this share of the gaps within lines
+_HAS_BLANKS: Final = 0.2  # a file "with space characters" has them in at least this share of the gaps within lines
 _MOSTLY: Final = 0.75
 _SPACED_OUT, _MIN_SPACED_OUT = 0.6, 6
 _MIN_ROWS: Final = 3
@@ -116,7 +116,7 @@ def _find_whites(
     find_ruled: RuleFinder | None,
 ) -> _Whites:
     order, rows = in_rows
-    # A Chinese character counts as wide as its square: the white beside commas in several rows is not a gap.
+    # A Chinese character counts as wide as its square: blank space beside commas in several rows is no gap.
     right, left = level.taken[order], np.where(level.is_cjk, np.minimum(level.left, level.start), level.left)[order]
     far = 2 * float(np.abs(right).max(initial=0) + np.abs(left).max(initial=0)) + 1
     reach = np.maximum.accumulate(right + far * rows) - far * rows

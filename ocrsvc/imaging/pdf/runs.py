@@ -9,17 +9,16 @@ from numpy.typing import NDArray
 
 from ocrsvc.imaging.pdf.characters import Flags, Indices, Numbers, PageCharacters
 
-# Distances in ems.
-GAP: Final = 1.5  # widest gap within a line; a wider one separates columns or cells
-_STRETCHED: Final = 4.0  # widest gap at a single space within a text object, as in justified lines
-SHIFT: Final = 0.5  # largest difference between neighbours' baselines, such as of a word and a footnote number
-BLANK: Final = 0.15  # narrowest gap between words that are not adjacent in the file
-_OBJECTS_BLANK: Final = 0.25  # narrowest gap between words of adjacent text objects
-LEFTWARDS_BLANK: Final = 0.28  # narrowest gap between Arabic words; gaps inside words are narrower
-WIDE_BLANK: Final = 0.5  # narrowest gap between Chinese characters that counts as a space
-_BACK: Final = 0.3  # largest overlap of two successive characters of a line
-_SIDEWAYS: Final = 0.3  # largest sideways shift in a vertical line
-_PITCH: Final = (0.7, 1.6)  # least and largest distance between characters of a vertical line
+GAP: Final = 1.5  # widest gap within a line, in ems; a wider one separates columns or cells
+_STRETCHED: Final = 4.0  # widest gap, in ems, at a single space within a text object, as in justified lines
+SHIFT: Final = 0.5  # largest difference, in ems, between neighbours' baselines, as of a footnote number and its word
+BLANK: Final = 0.15  # narrowest gap, in ems, between words that are not adjacent in the file
+_OBJECTS_BLANK: Final = 0.25  # narrowest gap, in ems, between words of adjacent text objects
+LEFTWARDS_BLANK: Final = 0.28  # narrowest gap, in ems, between Arabic words; gaps inside words are narrower
+WIDE_BLANK: Final = 0.5  # narrowest gap, in ems, between Chinese characters that counts as a space
+_BACK: Final = 0.3  # largest overlap, in ems, of two successive characters of a line
+_SIDEWAYS: Final = 0.3  # largest sideways shift, in ems, between characters of a vertical line
+_PITCH: Final = (0.7, 1.6)  # least and largest distance, in ems, between characters of a vertical line
 _LARGER: Final = 2.5  # largest ratio of font sizes in a run
 
 IN_STRING, AFTER_NOTHING, AFTER_GUESS, AFTER_BLANK, IN_OBJECT = range(5)

@@ -18,7 +18,7 @@ DEEPEST = 12  # most nested cuts
 BAND = 1.5  # a region may be divided at a white stripe of this height, in line heights
 WIDE_BAND = 5.0  # a region is divided at a white stripe of this height, in line heights, before any gutter
 ACROSS = 0.6  # a region is divided at a ruled line that spans at least this share of its width
-NEAR_RULE = 2.0  # text within this many line heights that reaches beyond a ruled line's ends forbids a division there
+NEAR_RULE = 2.0  # a ruled line divides a region if no text within this many line heights reaches beyond its ends
 
 Blocks = list[list[int]]  # groups of lines that are read one after the other, in reading order
 

@@ -30,8 +30,8 @@ EDGE = 0.15  # this quantile of the left sides of lines right of a gutter is the
 ALIGNED = 1.5  # lines of a column begin at most this many line heights from the column's left edge
 HEADING = 1.15  # least height of a heading, in heights of the lines above it
 HEADING_ROWS = 2  # most lines of a heading
-HEADER = 1.0  # least white, in line heights, below a header or above a footer
-STRIPE = 0.2  # least white, in line heights, between columns and lines outside them, in addition to the usual leading
+HEADER = 1.0  # least blank space, in line heights, below a header or above a footer
+STRIPE = 0.2  # least space, in line heights, between columns and lines outside them, in addition to the usual leading
 
 LEVEL = 0.15  # largest distance of the centres of level lines, as a share of the smaller height
 LEVEL_OF_NUMBERS = 0.3  # largest distance of the centres of level lines if a side is numbers, which have small boxes
@@ -40,11 +40,11 @@ CHANCE = 0.7  # in two columns, at most this share of the rows is level by chanc
 CHANCE_OF_WORDS = 0.85  # largest share of rows level by chance in columns of words: tables seldom have only words
 STRICT = 4.0  # least ratio of level to crooked rows for which two lists side by side may be columns
 FEW_ROWS = 3  # fewest rows that are evidence for columns or for a table
-LONG = 4.0  # least median length, in line heights, of words that are not cells of a table
+LONG = 4.0  # lines with at least this median length, in line heights, are words, not cells of a table
 EVEN = 0.2  # largest deviation of lengths of running text from their median, as a share of the median
 TIGHT = 1.5  # largest distance between lines of one text, in heights of their boxes
 LOOSE = 2.1  # largest distance between long lines of one text, in box heights: Chinese has wide line spacing
-FULL = 8.0  # least median length of long lines of running text, in line heights
+FULL = 8.0  # running text with at least this median line length, in line heights, counts as long lines
 RAGGED = 0.25  # a line that ends with more of its column's width free is the last of its paragraph
 WRAPPED = 0.34  # a column is paragraphs if at least this share of its lines continues in the next line
 MOST = 0.6  # a property of this share of a column's lines or rows counts for the whole column
@@ -83,7 +83,7 @@ def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
 
 
 def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Flags) -> tuple[int, int]:
-    """The part of a gutter's lines [first, last) without rows at its ends that white separates from the column."""
+    """The part of a gutter's lines [first, last) without rows at its ends that a blank separates from the column."""
     here, is_right = ordered[first:last], ~is_left[first:last]
     lefts, size = lines.left[here], median(lines.height[here])
     edge = np.sort(lefts[is_right])[max(1, int(EDGE * np.sum(is_right)))]
@@ -97,7 +97,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     usual = median(np.append(stripes[below], 0.0).clip(0))
     above = (lines.top[here[0]] - lines.bottom[ordered[first - 1]]) / size if first else HEADER - STRIPE
     larger = lines.height[here[:begin]] > HEADING * size
-    # Rows above the column are cut off if more white is below them than above; a heading needs only the usual white.
+    # Rows above a column are cut off if more space is below them than above; below headings, the usual space suffices.
     ends = np.flatnonzero(stripes[:begin] > np.where(larger, usual, max(above, usual)) + STRIPE)
     start = first + int(ends[-1]) + 1 if len(ends) else first
     if end == len(here) or is_right[:end].all():
@@ -106,14 +106,14 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     known = np.abs(lefts[end:, None] - lefts[begin:end][is_right[begin:end]]).min(axis=1) <= ALIGNED * size
     other = np.flatnonzero(is_right[end:] & ~known & (lines.top[here[end:]] > lines.middle[here[end - 1]]))
     if len(other):
-        # Where columns of other widths follow, end this gutter at the widest white above them and their heading.
+        # Where columns of other widths follow, end this gutter at the tallest blank space above them and their heading.
         white = tail[: other[0] + 1]
         wide = np.flatnonzero(white > max(usual, white.max() - 2 * STRIPE) + STRIPE)
         return start, first + end + int(wide[0]) if len(wide) else last
     apart = _are_headings(lines, here[end:], here[:end][~is_right[:end]]) & (tail > usual + STRIPE)
     if last < len(ordered):
         below = (lines.top[ordered[last]] - lines.bottom[here[-1]]) / size
-        # White as wide as between paragraphs on the left does not end the gutter.
+        # Blank space as tall as between paragraphs on the left does not end the gutter.
         recurring = np.sort(np.append(stripes_of(lines, here[:end][~is_right[:end]])[1], [0.0, 0.0]))[-2]
         apart |= tail > max(usual, min(HEADER, max(below, recurring))) + STRIPE
     ends = np.flatnonzero(apart)
@@ -145,7 +145,7 @@ def _places(lefts: Numbers, rights: Numbers) -> Numbers:
 
 
 def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int, int]]:
-    """(first, last, x index) of the longest runs of lines that do not cross an x; equal divisions only once."""
+    """(first, last, x index) of the longest runs of lines that do not cross an x, each left-right division once."""
     across = np.pad(~(before | behind), ((0, 0), (1, 1)), constant_values=True)
     place, at = np.nonzero(across)
     same = place[1:] == place[:-1]

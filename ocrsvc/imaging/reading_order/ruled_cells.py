@@ -11,15 +11,14 @@ import numpy as np
 
 from ocrsvc.imaging.reading_order.text_rows import Indices, Numbers, TextLines, median, top_down, with_lines
 
-# Distances in line heights.
-NEAR = 0.6  # largest distance of the ends of ruled lines from the corners of a cell
-SAME_RULE = 0.4  # largest distance between two pieces of one ruled line, across it
-BROKEN = 0.25  # largest gap between two pieces of one ruled line, along it
+NEAR = 0.6  # largest distance, in line heights, of the ends of ruled lines from the corners of a cell
+SAME_RULE = 0.4  # largest distance, in line heights, between two pieces of one ruled line, across it
+BROKEN = 0.25  # largest gap, in line heights, between two pieces of one ruled line, along it
 TRIES = 3  # number of nearest ruled lines tried on each side of a text line
 MAX_OPEN = 0.25  # largest ratio of lines outside closed cells to lines inside, in a table
-LABEL = 0.8  # largest white between a field of a form and its label above it
-BESIDE = 4.0  # largest white between two cards in a row
-PITCH = 1.3  # line spacing of the dummy paragraph that replaces a table while other lines are ordered
+LABEL = 0.8  # largest distance, in line heights, between a field of a form and its label above it
+BESIDE = 4.0  # largest distance, in line heights, between two cards in a row
+PITCH = 1.3  # line spacing, in line heights, of the dummy paragraph that replaces a table to order the lines around it
 LEADING = 0.8  # height of a line of the dummy paragraph that replaces a table, as a share of the line spacing
 ALIKE = 0.1  # largest relative difference of the widths of two cards
 
@@ -154,7 +153,7 @@ def _with_open_sides(vertical: Numbers, horizontal: Numbers, near: float) -> Num
 
 
 def _cells(lines: TextLines, vertical: Numbers, horizontal: Numbers, near: float) -> dict[Sides, RuledCell]:
-    """The smallest closed cell around each text line, with its lines, by the numbers of its rules."""
+    """The smallest closed cell around each text line, with the cell's lines; keys are the numbers of its four rules."""
     offsets = vertical[:, 0] - ((lines.left + lines.right) / 2)[:, None]
     beside = (vertical[:, 1] - near <= lines.middle[:, None]) & (lines.middle[:, None] <= vertical[:, 2] + near)
     # Distances of the rules left and right of each text line; infinity for rules above or below it.
@@ -193,7 +192,7 @@ def _closed_cell(
 
 
 def _tables(cells: dict[Sides, RuledCell]) -> list[Block]:
-    """Groups of cells that share vertical rules, unordered."""
+    """Group cells that share vertical rules into tables, in no particular order."""
     groups: dict[int, list[RuledCell]] = {}
     owner: dict[int, int] = {}
 
@@ -234,7 +233,7 @@ def _with_open_cells(lines: TextLines, tables: Sequence[Block]) -> list[Block]:
 
 
 def _with_label(lines: TextLines, table: Block, size: float) -> Block:
-    """Add the label right above to a frame around a single line, such as a field of a form."""
+    """Add to a frame around a single line, such as a form field, the label directly above the frame."""
     [cell, *others] = table
     if others or len(cell.lines) > 1:
         return table

@@ -14,8 +14,8 @@ Flags = NDArray[np.bool_]
 SHORT = 5.0  # a line of unknown text shorter than this many line heights counts as a number
 WORDS = 40  # number of words in a dummy line that stands for part of a table
 SAME_ROW = 0.5  # largest distance of the centres of two lines in a row, as a share of the smaller height
-CELL_GAP = 0.2  # least white, in line heights, between cells beside each other
-FULL = 0.2  # largest white, in line heights, at the end of a full line
+CELL_GAP = 0.2  # least space, in line heights, between cells beside each other
+FULL = 0.2  # largest blank space, in line heights, at the end of a full line
 WIDE_CHARACTERS = 0x2E80  # first code point of scripts whose lines may break after any character
 
 
@@ -124,7 +124,7 @@ def rows_of(lines: TextLines, here: Indices) -> list[list[int]]:
 
 
 def white_below(lines: TextLines, rows: Sequence[Sequence[int]]) -> Numbers:
-    """The white below each row except the last, in line heights; negative where rows overlap."""
+    """The blank space below each row except the last, in line heights; negative where rows overlap."""
     here, starts = numbers_of(rows), np.cumsum([0, *map(len, rows[:-1])])
     bottoms = np.maximum.accumulate(np.maximum.reduceat(lines.bottom[here], starts))[:-1]
     tops = np.minimum.accumulate(np.minimum.reduceat(lines.top[here], starts)[::-1])[::-1][1:]
@@ -132,7 +132,7 @@ def white_below(lines: TextLines, rows: Sequence[Sequence[int]]) -> Numbers:
 
 
 def stripes_of(lines: TextLines, here: Indices) -> tuple[Indices, Numbers]:
-    """The lines sorted by their tops, and the white below each, in line heights; negative where they overlap."""
+    """The lines sorted by their tops, and the space below each but the last, in line heights; negative for overlaps."""
     order = here[np.argsort(lines.top[here], kind="stable")]
     if not len(order):
         return order, np.zeros(0)
@@ -147,7 +147,7 @@ def parts_between(lines: TextLines, here: Indices, white: float) -> list[Indices
 
 
 def side_by_side(lines: TextLines, group: Indices, gap: float = CELL_GAP) -> list[Indices]:
-    """Divide lines, from left to right, where white wider than `gap` line heights crosses all rows."""
+    """Divide lines, from left to right, at blank stripes wider than `gap` line heights that cross all rows."""
     order = group[np.argsort(lines.left[group], kind="stable")]
     white = lines.left[order][1:] - np.maximum.accumulate(lines.right[order])[:-1]
     return np.split(order, np.flatnonzero(white > gap * median(lines.height[order])) + 1)

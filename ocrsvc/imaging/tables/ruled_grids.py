@@ -20,7 +20,7 @@ Mask = NDArray[np.uint8]  # (H, W), 1 or 0
 Borders = NDArray[np.float64]
 
 THRESHOLD_BLOCK_PX: Final = 25
-CONTRAST: Final = 8  # gray levels below the mean of the surroundings: a hairline in the lightest visible gray
+CONTRAST: Final = 8  # ink is this many gray levels darker than its surroundings' mean, as a hairline in light gray is
 RUN_HEIGHTS: Final = 1.1  # shortest run, in line heights: strokes of ordinary letters are shorter
 MIN_RUN_PX: Final = 16
 MAX_THICK: Final = 0.5  # largest thickness of a rule, in line heights
