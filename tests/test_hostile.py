@@ -22,7 +22,7 @@ from support import Server, repeating, reserved_port, run_server
 from ocrsvc.adapters.kserve import v2_http
 from ocrsvc.adapters.ocr_space import http as ocr_space_http
 from ocrsvc.adapters.paddle_serving import http as paddle_serving_http
-from ocrsvc.adapters.paddlex.http import Members, parse_members
+from ocrsvc.adapters.paddlex.members import Members, parse_members
 from ocrsvc.adapters.rapidocr_api import http as rapidocr_api_http
 from ocrsvc.adapters.tfserving.http import check_signature
 from ocrsvc.adapters.umi_ocr import answers as umi_ocr
@@ -111,7 +111,7 @@ def _parse_foreign_options(data: bytes) -> None:
             partial(DocumentOptions.from_values, {str(one.alias): word})
             for one in DocumentOptions.model_fields.values()
         ),
-        *(partial(parse_members, {"file": "QUJD", to_camel(name): word}) for name in Members.model_fields),
+        *(partial(parse_members, {"file": "QUJD", to_camel(name): word}, Members) for name in Members.model_fields),
         partial(check_signature, word),
     ]
     for call in calls:

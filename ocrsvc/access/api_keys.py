@@ -32,6 +32,8 @@ MAX_SECRET_CHARS: Final = 256
 """Longer secrets are truncated to one character more, and so match none."""
 
 _PREFIX: Final = "ocr_"
+# Authorization schemes before a key: `token` is that of AI Studio, which serves PaddleOCR-VL.
+_TOKENS: Final = frozenset({"bearer", "token"})
 _ID_BYTES: Final = 6
 _SECRET_BYTES: Final = 32
 _ID: Final = slice(len(_PREFIX), len(_PREFIX) + 2 * _ID_BYTES)
@@ -178,11 +180,11 @@ class Credential:
 
 
 def credential_of(authorization: str, *others: str) -> Credential:
-    """The key in `Authorization` (Bearer, or Basic with the key as password), else the first nonempty other text."""
+    """The key in `Authorization` (Bearer, token, or Basic with the key as password), else the first other text."""
     header = Authorization.from_header(authorization.strip())
     # The user name, as in `curl -u KEY:`, if the password is empty.
     basic = header is not None and header.type == "basic" and (header.password or header.username)
-    if header is not None and (secret := basic or (header.type == "bearer" and header.token)):
+    if header is not None and (secret := basic or (header.type in _TOKENS and header.token)):
         return Credential(secret.strip()[: MAX_SECRET_CHARS + 1], by_browser=bool(basic))
     return next((Credential(other.strip()[: MAX_SECRET_CHARS + 1]) for other in others if other.strip()), Credential())
 

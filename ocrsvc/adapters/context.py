@@ -28,7 +28,7 @@ from ocrsvc.jobs.job import Job, Record
 from ocrsvc.jobs.job_store import JobStore
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.results import Check, Reading, ReadOptions
+from ocrsvc.results import Check, Page, Reading, ReadOptions
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.settings.settings import Settings
 
@@ -172,6 +172,13 @@ def _refuse_true(value: bool) -> bool:  # noqa: FBT001  pydantic calls it
 
 NotServed = Annotated[bool, AfterValidator(_refuse_true)]
 """A flag for a feature that this service lacks; true is refused."""
+
+
+def all_pages(read: FileRead) -> list[Page]:
+    """A file's pages, for a response without a place for a page's error. Raises the error of the first failed page."""
+    for _, error in read.errors:
+        raise error
+    return [reading.page for reading in read.readings]
 
 
 def texts_with_corners(
