@@ -71,9 +71,9 @@ class AdapterEntry:
             threads reserved for quick requests.
         job_paths: Path prefixes of job routes, for which API keys need the scope `jobs`.
         operate_paths: Path prefixes that load and unload models; with a model repository keys need the scope `operate`.
-        key_field: Name of the header, form field, or query parameter of a GET in which clients send an API key, in
-            addition to `Authorization` and `X-API-Key`; empty for none.
-        key_body_paths: Full paths at which `key_field` may be a form field in the body.
+        credentials: Target of a function of a KeyRequest (`ocrsvc.access.api_keys`) that returns the API key in the
+            format's own place, or "". `Authorization` (Bearer, Basic) and `X-API-Key` come first. Empty for none.
+        key_body_paths: Full paths at which `credentials` may find the key in a form field of the body.
     """
 
     name: str
@@ -88,7 +88,7 @@ class AdapterEntry:
     health_paths: tuple[str, ...] = ()
     job_paths: tuple[str, ...] = ()
     operate_paths: tuple[str, ...] = ()
-    key_field: str = ""
+    credentials: str = ""
     key_body_paths: tuple[str, ...] = ()
     settings: str = ""
     package: str = ""
@@ -158,11 +158,12 @@ _ENGINES: Final = (
 )
 
 
-def _adapter(name: str, port: int | None, *, grpc: bool = False, **more: Any) -> AdapterEntry:
-    """The entry of a built-in adapter whose package has the adapter's name; `grpc` if it has a gRPC service."""
+def _adapter(name: str, port: int | None, *, grpc: bool = False, own_key: bool = False, **more: Any) -> AdapterEntry:
+    """The entry of a built-in adapter whose package has its name; `grpc` and `own_key`: it has these targets."""
     package = f"ocrsvc.adapters.{name}"
     service = f"{package}.grpc:GRPC_SERVICE" if grpc else None
-    return AdapterEntry(name, port, f"{package}.http:make_{name}", service, **more)
+    credentials = f"{package}.http:credentials" if own_key else ""
+    return AdapterEntry(name, port, f"{package}.http:make_{name}", service, credentials=credentials, **more)
 
 
 _ADAPTERS: Final = (
@@ -188,7 +189,7 @@ _ADAPTERS: Final = (
     _adapter("paddlehub", 8868),
     _adapter("paddle_serving", 9998, grpc=True),
     _adapter("umi_ocr", 1224, stores_documents=True, job_paths=("/api/doc/",)),
-    _adapter("ocr_space", None, key_field="apikey", key_body_paths=("/parse/image", "/Parse/Image")),
+    _adapter("ocr_space", None, own_key=True, key_body_paths=("/parse/image", "/Parse/Image")),
     _adapter(
         "docling",
         5001,
@@ -218,7 +219,7 @@ _ADAPTERS: Final = (
         stores_documents=True,
         job_answer="ocrsvc.adapters.azure_read.analyze_result:write_result",
         job_paths=("/documentintelligence/", "/formrecognizer/"),
-        key_field="Ocp-Apim-Subscription-Key",
+        own_key=True,
     ),
 )
 

@@ -10,10 +10,11 @@ import hmac
 import logging
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Literal, get_args
+from urllib.parse import parse_qsl
 
 import orjson
 from werkzeug.datastructures import Authorization
@@ -177,6 +178,40 @@ class Credential:
 
     secret: str = field(default="", repr=False)
     by_browser: bool = False
+
+
+def no_value(_name: str) -> str:
+    """The form field of any name while the body is unknown: none."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRequest:
+    """A request as a wire format's `credentials` function sees it (`AdapterEntry.credentials`).
+
+    `header` and `field` return a header or a form field by its name, or "". The body's fields are known only at
+    `AdapterEntry.key_body_paths`, in a second call. The first call may come before the wire format is known: a function
+    that reads a common name, such as `key`, must look at the path.
+    """
+
+    method: str
+    path: str
+    query: str
+    header: Callable[[str], str]
+    field: Callable[[str], str] = no_value
+
+    def argument(self, name: str) -> str:
+        """The first value of this name in the query, or ""."""
+        return next((value for other, value in parse_qsl(self.query) if other == name), "")
+
+
+CredentialsFunction = Callable[[KeyRequest], str]
+"""Returns the API key in the wire format's own place, or ""; it may run in the event loop, so it must not wait."""
+
+
+def no_credentials(_request: KeyRequest) -> str:
+    """The CredentialsFunction of formats without a place of their own."""
+    return ""
 
 
 def credential_of(authorization: str, *others: str) -> Credential:

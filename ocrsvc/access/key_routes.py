@@ -7,8 +7,8 @@ compared as a whole, so that no prefix or suffix opens another path.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ocrsvc.access.api_keys import Scope
-from ocrsvc.plugins import adapters
+from ocrsvc.access.api_keys import CredentialsFunction, Scope, no_credentials
+from ocrsvc.plugins import adapters, resolve
 from ocrsvc.settings.settings import Settings
 
 HEALTH_PATHS: Final[Mapping[str, str]] = {
@@ -30,8 +30,8 @@ _FORMS: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
 class Routes:
     """The routes of the enabled adapters. `has_models` adds operators' routes of a model repository.
 
-    `health` has the paths and gRPC methods that need no key; `key_headers` has wire formats' own key headers, in upper
-    case.
+    `health` has the paths and gRPC methods that need no key; `credentials` has the functions that find the API key in a
+    wire format's own place, by adapter. Importing them raises EntryError.
     """
 
     def __init__(self, names: Iterable[str], *, has_models: bool = False) -> None:
@@ -40,17 +40,18 @@ class Routes:
         of_models = (path for entry in entries for path in entry.operate_paths) if has_models else ()
         self._operate = (*OPERATORS, *of_models)
         self._jobs = (JOBS, *(path for entry in entries for path in entry.job_paths))
-        self._key_fields = {entry.name: entry.key_field for entry in entries}
-        self.key_headers = tuple(dict.fromkeys(field.upper() for field in self._key_fields.values() if field))
+        self.credentials: Mapping[str, CredentialsFunction] = {
+            entry.name: resolve(entry.credentials) for entry in entries if entry.credentials
+        }
         self._key_body_paths = frozenset(path for entry in entries for path in entry.key_body_paths)
 
     def is_open(self, path: str) -> bool:
         """Whether a path needs no key, with any method."""
         return path in self.health
 
-    def key_field_of(self, adapter: str | None) -> str:
-        """The wire format's own name for the key; empty if it has none."""
-        return self._key_fields.get(adapter or "", "")
+    def credentials_of(self, adapter: str | None) -> CredentialsFunction:
+        """The function that finds the key in the wire format's own place."""
+        return self.credentials.get(adapter or "", no_credentials)
 
     def may_have_key_in_body(self, path: str, method: str, content_type: str) -> bool:
         """Whether the key may be a form field, so that it can be checked only after the body was received."""

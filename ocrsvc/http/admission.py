@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from flask import Flask
 from werkzeug.wsgi import ClosingIterator, get_path_info
 
-from ocrsvc.access.api_keys import Credential, KeyEntry, Scope, credential_of
+from ocrsvc.access.api_keys import Credential, KeyEntry, KeyRequest, Scope, credential_of, no_value
 from ocrsvc.access.gate import AccessGate
 from ocrsvc.access.key_routes import Routes
 from ocrsvc.errors import CallerError, OcrsvcError
@@ -120,8 +120,9 @@ class KeyCheck:
         """A HeadCheck: check the key before the body arrives. For the event loop: uses keys in memory, never blocks."""
         # Decode the path as the WSGI application will get it.
         path, headers = "/" + unquote(request.path).lstrip("/"), dict(request.headers)
-        names = ("AUTHORIZATION", "X-API-KEY", *self._routes.key_headers)
-        credential = credential_of(*(headers.get(name, "") for name in names))
+        sent = KeyRequest(request.method, path, request.query, lambda name: headers.get(name.upper(), ""))
+        own = (find(sent) for find in self._routes.credentials.values())
+        credential = credential_of(headers.get("AUTHORIZATION", ""), headers.get("X-API-KEY", ""), *own)
         in_body = self._routes.may_have_key_in_body(path, request.method, headers.get("CONTENT-TYPE", ""))
         if in_body and not credential.secret and not client_name:
             return None
@@ -138,13 +139,9 @@ class KeyCheck:
         is_from_site = ANY in self._sites or request.headers.get("Origin", "") in self._sites
         if self._routes.is_open(request.environ.get("PATH_INFO", "")) or (is_preflight and is_from_site):
             return
-        # `field` is the wire format's own name for the key, in a header or in the query of a GET.
-        environ, field = request.environ, self._routes.key_field_of(request.blueprint)
-        values = [environ.get("HTTP_AUTHORIZATION", ""), environ.get("HTTP_X_API_KEY", "")]
-        if field:
-            values.append(environ.get("HTTP_" + field.upper().replace("-", "_"), ""))
-            values.append(request.args.get(field, "") if request.method == "GET" else "")
-        credential = credential_of(*values)
+        own = self._routes.credentials_of(request.blueprint)(_key_request(request))
+        standard = (request.environ.get(name, "") for name in ("HTTP_AUTHORIZATION", "HTTP_X_API_KEY"))
+        credential = credential_of(*standard, own)
         if credential.secret or request.client_name or not self._may_come_in_body(request):
             self._check(request, credential)
 
@@ -153,7 +150,9 @@ class KeyCheck:
         if request.key is not None or not self._may_come_in_body(request):
             return
         try:
-            secret = request.content.text(self._routes.key_field_of(request.blueprint)) or ""
+            content = request.content
+            sent = _key_request(request, lambda name: content.text(name) or "")
+            secret = self._routes.credentials_of(request.blueprint)(sent)
         except CallerError as error:
             # Hide that the body is malformed from callers without a key: they get the error for a missing key instead.
             if not is_reported_in_a_200(error):
@@ -193,6 +192,16 @@ class KeyCheck:
     def _may_come_in_body(self, request: Request) -> bool:
         values = (request.environ.get(name, "") for name in ("PATH_INFO", "REQUEST_METHOD", "CONTENT_TYPE"))
         return self._routes.may_have_key_in_body(*values)
+
+
+def _key_request(request: Request, field: Callable[[str], str] = no_value) -> KeyRequest:
+    """The request for a wire format's `credentials` function; `field` returns a field of its body."""
+    environ = request.environ
+
+    def header(name: str) -> str:
+        return str(environ.get("HTTP_" + name.upper().replace("-", "_"), ""))
+
+    return KeyRequest(request.method, environ.get("PATH_INFO", ""), environ.get("QUERY_STRING", ""), header, field)
 
 
 def _rule_of(request: Request) -> str:

@@ -9,6 +9,7 @@ from flask import Blueprint, Response
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic.alias_generators import to_camel, to_pascal
 
+from ocrsvc.access.api_keys import KeyRequest
 from ocrsvc.adapters.azure_read.analyze_result import SUCCEEDED, AnalyzeOptions, moment
 from ocrsvc.adapters.context import AdapterContext, RequestValues, Route, StoredDocuments, make_blueprint
 from ocrsvc.errors import CallerError, NothingSent, OcrsvcError, UnsupportedImage
@@ -65,6 +66,11 @@ class _AnalyzeQuery(RequestValues, alias_generator=to_camel):
     def read_options(self, model: str) -> ReadOptions:
         is_layout = model == LAYOUT
         return ReadOptions(words=True, tables=is_layout, layout=is_layout, barcodes="barcodes" in self.features)
+
+
+def credentials(request: KeyRequest) -> str:
+    """The key in Azure's own header. See AdapterEntry.credentials."""
+    return request.header("Ocp-Apim-Subscription-Key")
 
 
 def make_azure_read(context: AdapterContext) -> Blueprint:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from ocrsvc.access.api_keys import KeyRequest
 from ocrsvc.adapters.context import URLS_NOT_FETCHED, AdapterContext, NotServed, RequestValues, Route, make_blueprint
 from ocrsvc.errors import BadOption, CallerError, NothingSent, OcrsvcError, UnknownModel
 from ocrsvc.formats.boxes import to_boxes, to_frames
@@ -51,6 +52,12 @@ class _Options(RequestValues, alias_generator=to_camel):
     is_overlay_required: bool = False
     is_create_searchable_pdf: NotServed = False
     detect_orientation: bool | None = None
+
+
+def credentials(request: KeyRequest) -> str:
+    """The key `apikey` in a header, in the query of a GET, or in the form. See AdapterEntry.credentials."""
+    in_query_or_form = request.argument if request.method == "GET" else request.field
+    return request.header("apikey") or in_query_or_form("apikey")
 
 
 def make_ocr_space(context: AdapterContext) -> Blueprint:
