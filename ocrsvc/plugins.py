@@ -221,6 +221,8 @@ _ADAPTERS: Final = (
         job_paths=("/documentintelligence/", "/formrecognizer/"),
         own_key=True,
     ),
+    _adapter("google_vision", None, own_key=True),
+    _adapter("textract", None, own_key=True),
 )
 
 _FORMATS: Final = (

@@ -139,6 +139,8 @@ REFUSALS: dict[str, Any] = {
     "kserve_v2": lambda body, _status: set(body) == {"error"},
     "tfserving": lambda body, _status: set(body) == {"error"},
     "kserve_v1": lambda body, _status: set(body) == {"error"},
+    "google_vision": lambda body, status: body["error"]["code"] == status and body["error"]["status"],
+    "textract": lambda body, _status: set(body) == {"__type", "message"},
     "mistral": lambda body, status: body["object"] == "error" and body["raw_status_code"] == status,
 }
 # They share their paths with PaddleX and the native API, whose shapes they get until the body is known.

@@ -100,6 +100,11 @@ def test_the_body_is_received_with_a_valid_key_or_if_it_may_have_one(place: Plac
         ("/parse/image", FORM, 100),
         # However the path is written.
         ("/parse%2Fimage", FORM, 100),
+        # A place of another format is none of this path's.
+        (f"/parse/image?key={WRONG}", FORM, 100),
+        (f"/v1/images:annotate?key={place.secrets['reader']}", "application/json", 100),
+        (f"/v1/images:annotate?key={WRONG}", "application/json", 401),
+        (f"{OCR}?key={place.secrets['reader']}", "application/json", 401),
         ("/parse/image", "application/json", 401),
         ("/parse/images", FORM, 401),
     ):

@@ -58,6 +58,7 @@ def test_anything_is_answered_in_its_format(clients: dict[str, FlaskClient], ada
     path = data.draw(st.sampled_from(PATHS[adapter]))
     base_url = f"http://127.0.0.1:{adapters()[adapter].port or 8000}"
     headers: dict[str, Any] = {"X-Width": data.draw(st.sampled_from(["1", "x", "99999", ""])), "X-Height": "1"}
+    headers["X-Amz-Target"] = "Textract.DetectDocumentText"
     if adapter == "kserve_v2":
         headers["Inference-Header-Content-Length"] = data.draw(st.sampled_from(["0", "2", "20", "x", "99999"]))
     body, content_type = data.draw(BODIES), data.draw(TYPES)

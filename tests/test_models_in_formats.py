@@ -119,6 +119,15 @@ def test_a_language_that_no_model_reads_is_invalid_to_ocr_space(client: FlaskCli
     assert "Languages: " in answer["ErrorDetails"]
 
 
+@pytest.mark.parametrize(("hints", "versions"), read_data("models_in_formats.json")["google language hints"])
+def test_googles_language_hint_chooses_the_model(client: FlaskClient, hints: list[str], versions: list[str]) -> None:
+    image: dict[str, Any] = {"image": {"content": BASE64}, "features": [{"type": "TEXT_DETECTION"}]}
+    sent = {"requests": [image | {"imageContext": {"languageHints": hints}}, image]}
+    first, second = json_of(client.post("/v1/images:annotate", json=sent))["responses"]
+    assert [name for name in ("east/1", "north/1", "error") if name in str(first)] == versions
+    assert "east/1" in str(second)
+
+
 def test_umi_ocr_reads_with_every_language_and_model_that_it_lists(client: FlaskClient) -> None:
     described = json_of(client.get("/api/ocr/get_options"))["ocr.language"]
     titles = dict(described["optionsList"])

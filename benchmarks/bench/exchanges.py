@@ -65,6 +65,7 @@ def exchanges(image: bytes) -> list[Exchange]:
         Exchange("kserve_v2", "binary answer", "/v2/models/ocr/infer", "", _tensor(text, binary_data_output=True)),
         Exchange("tfserving", "rows", "/v1/models/ocr:predict", "", _json(instances=[{"b64": text}])),
         Exchange("mistral", "", "/v1/ocr", JSON, _json(document={"type": "image_url", "image_url": url})),
+        Exchange("google_vision", "", "/v1/images:annotate", JSON, _json(requests=[_image_request(text)])),
         Exchange("tfserving", "columns", "/v1/models/ocr:predict", "", _json(inputs={"image": [{"b64": text}]})),
     ]
 
@@ -107,6 +108,11 @@ def call(application: Application, environ: Environ) -> tuple[int, bytes]:
 
 def _json(**members: object) -> bytes:
     return json.dumps(members).encode()
+
+
+def _image_request(text: str) -> dict[str, object]:
+    """One image of a request of Google Cloud Vision."""
+    return {"image": {"content": text}, "features": [{"type": "TEXT_DETECTION"}]}
 
 
 def _tensor(text: str, **parameters: object) -> bytes:

@@ -1,6 +1,7 @@
 """Converts boxes and confidences of lines and words to arrays, and boxes to whole pixels."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple, cast
 
@@ -77,6 +78,15 @@ def place_lines(page: Page) -> Iterator[PlacedLine]:
     for line, placed in zip(page.lines, _place(page.lines, page), strict=True):
         line_words = list(islice(words, len(line.words or ())))
         yield PlacedLine(placed, tuple(map(PlacedWord, line_words, _spaces_before(line))))
+
+
+def page_with_words(page: Page) -> Page:
+    """The page, with words for lines that have none: the parts of their text between spaces, with the line's box."""
+    return replace(page, lines=tuple(line if line.words else _line_with_words(line) for line in page.lines))
+
+
+def _line_with_words(line: Line) -> Line:
+    return replace(line, words=tuple(Word(text, line.confidence, line.box) for text in line.text.split()))
 
 
 def _spaces_before(line: Line) -> Iterator[bool]:

@@ -102,6 +102,11 @@ _CODES: Final = {
 }
 
 
+def code_of(error: OcrsvcError) -> Code:
+    """The status code that corresponds to an error's HTTP status."""
+    return _CODES.get(error.status, Code.INVALID_ARGUMENT)
+
+
 class CallFailed(Exception):
     """Raised to end a call with this status and message."""
 
@@ -115,7 +120,7 @@ def failure_of(error: BaseException) -> CallFailed:
     if isinstance(error, CallFailed):
         return error
     if isinstance(error, OcrsvcError):
-        code = _CODES.get(error.status, Code.INVALID_ARGUMENT)
+        code = code_of(error)
         if code is Code.INTERNAL:
             LOGGER.error("failed %s: %s", error.code, error.detail, exc_info=loggable_error(error))
         return CallFailed(code, str(error.without_frames()))

@@ -75,7 +75,11 @@ def problem_dict(failure: OcrsvcError, request_id: str) -> dict[str, object]:
 
 def problem(error: Exception) -> Response:
     """Flask error handler: respond to any exception with problem JSON."""
-    failure = failure_of(error)
+    return problem_response(failure_of(error))
+
+
+def problem_response(failure: OcrsvcError) -> Response:
+    """The response to an error with problem JSON."""
     body = orjson.dumps(problem_dict(failure, request.id))
     return Response(body, failure.status, content_type=PROBLEM_TYPE)
 
