@@ -77,7 +77,7 @@ def _value_of(model: ModelVersion, name: str, value: Any) -> object:
     path = PurePosixPath(text)
     if ".." in path.parts:
         raise _bad(model, name, f"is {text!r}, which leaves the model's folder", "Name a path below it.")
-    # The engine opens this path itself, so its files' digests must be checked now.
+    # The engine opens the files at this path itself, so check their digests now (`read` does).
     for file in model.digests:
         if path in (PurePosixPath(file), *PurePosixPath(file).parents):
             model.read(file)

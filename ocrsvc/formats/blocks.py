@@ -25,7 +25,7 @@ _ALIKE: Final = 1.1  # neighbouring heading lines are one heading, whatever thei
 _HEADING_LINES: Final = 3
 _HEADING_CHARACTERS: Final = 120
 _MIN_CUT: Final = 25
-# Distances in heights of the line, unless a unit is given.
+# Least and largest indent of a paragraph's first line. Distances here are in line heights, unless a unit is given.
 _INDENT: Final = (0.8, 8.0)
 _FREE_AT_END: Final = 2.0
 _FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25  # least free share of a paragraph's last line: after a full stop; without

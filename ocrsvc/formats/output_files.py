@@ -56,9 +56,9 @@ def files_of(
 ) -> list[OutputFile]:
     """The output files of one or more documents in these formats.
 
-    Several documents become one file per format, with continuous page numbers. But if one of them is a PDF, each gets a
-    searchable PDF of its own. `as_json` makes the file of the format "json"; `words`: text formats contain words, as
-    searchable PDF always does.
+    Several documents become one file per format, with continuous page numbers; but if any is a PDF, each document gets
+    its own searchable PDF. `as_json` makes the file of the format "json"; with `words`, text formats contain words, as
+    searchable PDFs always do.
     """
     stem = _stem_of(documents)
     if words:

@@ -135,7 +135,7 @@ class _PdfDocument(Document):
     def __init__(self, data: bytes, limits: PixelLimits, dpi: int, check: Check, take: TakeMemory) -> None:
         super().__init__(data, limits)
         self._take, self._canvas_bytes = take, 0
-        # Reserve the copy of the file that the child process holds.
+        # Reserve memory for the child process's copy of the file.
         take(len(data))
         max_pixels = min(limits.max_pixels, limits.by_format.get("pdf", limits.max_pixels))
         self._drawing = DrawingLimits(dpi, max_pixels, limits.max_side)

@@ -73,7 +73,7 @@ class PageDecoder:
             file = page.document.file(page.number, job.held.take)
             if file is not None:
                 open_without_pillow(file, self._limits)
-                # Memory for the copy of the file that is sent to the engine's process.
+                # Reserve memory for the copy of the file that is sent to the engine's process.
                 job.held.take(len(file))
                 return file
         return page.document.open(

@@ -16,7 +16,7 @@ _MIN_POINTS: Final = 0.1
 _TURN_DIGITS: Final = 4
 _STEP_DIGITS: Final = 1
 _MIN_STRETCH: Final = 0.1
-# A line that climbs less (in points) counts as level; one with a word that climbs more (in line heights) stays slanted.
+# A line that climbs less than 0.1 points is level; a line with a word that climbs over one line height stays slanted.
 _MIN_CLIMB, _MAX_CLIMB = 0.1, 1.0
 _WORD: Final = re.compile(r"\S+\s*|\s+")
 _NO_BOX: Final = (0.0, 0.0, 612.0, 792.0)

@@ -19,7 +19,7 @@ INVISIBLE_MODES: Final = (3, 7)
 _FURTHEST_PX: Final = 1e6
 _MIN_EM_PX: Final = 1.0
 _MIN_SHARE, _MAX_SHARE = 0.05, 6.0  # plausible height of a font's tallest letter, in ems
-_EM_OF_INK: Final = 1.25  # assumed em of a font of implausible size, in heights of its tallest letter
+_EM_OF_INK: Final = 1.25  # em size assumed for a font whose size is implausible, in heights of its tallest letter
 
 
 @dataclass(frozen=True, slots=True)

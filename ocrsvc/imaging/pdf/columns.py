@@ -12,7 +12,7 @@ from ocrsvc.imaging.pdf.characters import Flags, Indices, Numbers
 from ocrsvc.imaging.pdf.page_look import RuleFinder
 from ocrsvc.imaging.pdf.runs import AFTER_BLANK, AFTER_GUESS, AFTER_NOTHING, IN_OBJECT, Level
 
-# Distances in ems.
+# The first seven constants are distances in ems.
 _WORD: Final = 0.12  # narrowest gap between words, in ems
 _LETTERS: Final = 0.25  # widest gap, in ems, between letters of a word that the file positions one by one
 _LEAST: Final = 0.4  # narrowest gap, in ems, between columns in files without space characters
@@ -163,7 +163,7 @@ def _find_whites(
 def _behind(
     at: Indices, usable: Indices, reach: Numbers, rows: Indices, codes: Sequence[int], order: Indices
 ) -> tuple[Numbers, Flags]:
-    """x at which the text after each usable gap ends, and whether it is mostly digits; `at` are indices in `order`."""
+    """For each usable gap, x of the end of the text after it, and whether it is mostly digits; `at` index `order`."""
     last = np.searchsorted(rows, rows[at[usable]], side="right") - 1
     last = np.minimum(last, np.append(at[usable][1:], len(order)))
     shown = np.asarray(codes, np.int64)[order]

@@ -89,7 +89,7 @@ class Pdf:
     def draw(
         self, number: int, size: tuple[int, int], check: Check, *, gray: bool = False, is_image: bool = False
     ) -> Pixels:
-        """Draw a page on white, (H, W) if `gray`, else (H, W, 3) BGR; with `is_image` at `measure_image`'s size."""
+        """Draw a page on white: (H, W) if `gray`, else (H, W, 3) BGR; at the size of `measure_image` if `is_image`."""
         width, height = size
         size_bytes = width * height * CANVAS_BYTES_PER_PIXEL
         self._grow_canvas(size_bytes)
@@ -102,7 +102,7 @@ class Pdf:
         return np.asarray(drawn, np.uint8)
 
     def count_characters(self, number: int, check: Check) -> int:
-        """Count a page's characters for `characters`; more than MAX_CHARACTERS, or TEXT_LIMIT_S, raise BrokenImage."""
+        """Count a page's characters for `characters`. Raises BrokenImage beyond MAX_CHARACTERS or TEXT_LIMIT_S."""
         (answer,) = self._ask(f"text {number}", f"The text of page {number}", check, "characters", 1, TEXT_LIMIT_S)
         count = int(answer)
         if count > MAX_CHARACTERS:

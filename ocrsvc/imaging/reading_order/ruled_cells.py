@@ -74,7 +74,7 @@ def _around_tables(
 ) -> list[int]:
     """Lines `here` and of the tables among them, in reading order; `orders` are the ordered lines of each table."""
     if not frames:
-        # Lines wide enough to overlap by more than a line height stand below each other, as boxes may overlap slightly.
+        # Lines that all overlap in x, by more than a line height (boxes may overlap slightly), are read from the top.
         if lines.left[here].max() + median(lines.height[here]) < lines.right[here].min():
             return [int(line) for line in top_down(lines, here)]
         return order_of(lines, here)

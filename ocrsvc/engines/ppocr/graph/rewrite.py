@@ -19,7 +19,7 @@ LOGITS: Final = "logits"
 FEATURES: Final = "features"
 BEGINS: Final = "begins"
 IMPOSSIBLE: Final = -1e30  # score of the classes that are added as padding
-# Far above the subnormal range (1.2e-38), and far below any weight that can change a float32 output.
+# Smaller weights become zero: far above the subnormal range (1.2e-38), too small to change a float32 output.
 NEGLIGIBLE: Final = 1e-30
 _BLOCK: Final = 4096
 _MAX_BLOCKS: Final = 64

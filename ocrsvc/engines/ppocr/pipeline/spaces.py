@@ -78,7 +78,7 @@ def blank_columns(crop: Pixels) -> NDArray[np.bool_]:
 def _script(character: str) -> int:
     if "\u3400" <= character <= "\u9fff" or "\u3041" <= character <= "\u30ff":
         return _CHINESE
-    # Latin, Greek and Cyrillic; symbols and other scripts have other rules.
+    # _LATIN includes Greek and Cyrillic; symbols and other scripts have other rules.
     return _LATIN if character < "\u0530" and character.isalnum() else _OTHER
 
 
@@ -92,8 +92,8 @@ def _longest_runs(blank: NDArray[np.bool_], bounds: NDArray[np.intp]) -> NDArray
     return np.maximum.reduceat(runs, bounds)[:-1].astype(np.float32)
 
 
-# Between LibreOffice's automatic gap (0.2 em, measured as 0.18 to 0.19) and the narrowest typed space (0.224 em). Like
-# all numbers below, it was chosen on the corpus's tuning half and on pages drawn by a browser and by LibreOffice.
+# Gap from which a space is likely: above LibreOffice's automatic gap (0.18 to 0.19 em), below the narrowest typed space
+# (0.224 em). Like all numbers below, chosen on the corpus's tuning half and pages drawn by a browser and LibreOffice.
 OPEN_EM: Final = 0.2
 SEEN_EM: Final = 0.12  # smallest gap for spaces="visible": half of a quarter em
 OPEN_SLOPE_EM: Final = 0.05  # a gap that is wider by this multiplies the odds of a space by e

@@ -38,7 +38,7 @@ MIDPOINT_COST: Final = 0.5
 # Number of steps by which the model reports a character after its middle. On the pages of benchmarks/words.py it is
 # 0.16 for Chinese characters, 0.21 for Latin letters and 0.29 for marks; one in ten is off by more than half a step.
 LATE_STEPS: Final = 0.2
-# If no space was read, a distance from ink counts up to this, in columns: a wider gap may be beside a narrow mark.
+# Between characters without a space, wider gaps count only as this many columns: narrow marks have blank sides.
 CLEAR_PX: Final = 4
 EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)  # a column full of ink, which separates two lines
 # Largest distance between a line's end and the middle of its first or last character, in crop heights.
