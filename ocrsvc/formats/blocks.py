@@ -112,7 +112,7 @@ class _Column:
 def blocks_of(page: Page, body: BodySize | None = None) -> list[Block]:
     """The blocks of a page in reading order; `body` is the size of the document's running text, by default the page's.
 
-    Leaves out headers and footers that regions mark. A table stands where its first line is.
+    Leaves out headers and footers that regions mark. A table takes the place of its first line.
     """
     body = body or BodySize().add(page)
     tables = _tables_by_line(page.tables)

@@ -37,7 +37,7 @@ class BodySize:
         self._heights, self._widths = Counter[int](), Counter[int]()
 
     def add(self, page: Page) -> BodySize:
-        """Count the letters of a page."""
+        """Add the letters of a page to the median; returns this BodySize."""
         for line in page.lines:
             self._heights[round(_STEPS * height_of(line))] += len(line.text)
             self._widths[round(_STEPS * _em_of(line))] += len(line.text)

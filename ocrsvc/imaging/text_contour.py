@@ -47,7 +47,7 @@ def extent(outline: Outline) -> tuple[float, float]:
 
 
 def turned_round(outline: Outline) -> Outline:
-    """The same line, read in the opposite direction."""
+    """The outline of the line read in the opposite direction."""
     return np.roll(outline, len(outline) // 2, axis=0)
 
 

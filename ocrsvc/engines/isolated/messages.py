@@ -62,7 +62,7 @@ class SharedArea:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the child has started with the request."""
+        """Whether the child has started to process the request."""
         return self._map[0] == 1
 
     @has_begun.setter

@@ -65,7 +65,7 @@ class GpuCrop(LineImage):
 
 @dataclass(frozen=True, slots=True)
 class GpuPipeline:
-    """The models, for which pixels are prepared on the GPU."""
+    """The detector and the recognizers, with code that prepares their input pixels on the GPU."""
 
     backend: ArrayBackend
     detector: Detector

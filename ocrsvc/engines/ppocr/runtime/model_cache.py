@@ -98,7 +98,7 @@ class ModelCache:
                         _write_sealed(entry / file.name, content)
 
     def _entry_name(self, name: str, key: str) -> str:
-        """The file name of an entry. With a key it reveals nothing, even to an owner of the unencrypted model."""
+        """The file name of an entry. If entries are encrypted, not even an owner of the plain model can predict it."""
         if self._key is None:
             return f"{name}-{key}"
         hidden = hmac.digest(self._key.derive("names of cached models"), key.encode(), "sha256")
