@@ -318,7 +318,7 @@ class Reader(EngineLifecycle):
             yield image
 
     def picture_maker(self, file: bytes, deadline: float, context: RequestContext) -> PictureOf:
-        """Make a function that draws a page as a picture until the deadline, masked parts black. Raises OcrsvcError."""
+        """Make a function that draws a page as an image, masked parts in black, by the deadline. Raises OcrsvcError."""
         check = make_check(context, deadline, time.monotonic)
 
         def picture_of(page: Page) -> bytes:

@@ -88,7 +88,7 @@ def _parts_between_rules(lines: TextLines, here: Indices) -> list[Indices]:
 
 
 def _part(lines: TextLines, here: Indices, deeper: int) -> Blocks:
-    """The blocks of a part without ruled lines, cut at its tallest gutter between columns or at its white stripes."""
+    """The blocks of a page part without ruled lines, cut at its tallest gutter between columns or at white stripes."""
     ordered = top_down(lines, here)
     gutters = tall_gutters(lines, ordered) if deeper else []
     gutter = next((gutter for gutter in gutters if parts_columns(lines, gutter)), None)

@@ -220,7 +220,7 @@ def _linked_cells(lines: TextLines, rows: Rows, links: Links) -> Rows:
 
 
 def blocks_beside(lines: TextLines, part: Indices) -> list[Indices]:
-    """Blocks beside each other that begin level at the top of a part, after its heading, if any; else none."""
+    """Blocks beside each other that begin level at the top of a page part, below its heading, if any; else none."""
     rows = rows_of(lines, part) if len(part) > BLOCK_ROWS else []
     first = next((number for number, row in enumerate(rows) if len(row) > 1), len(rows))
     if len(rows) - first < BLOCK_ROWS:

@@ -103,7 +103,7 @@ def at_usual_height(crop: Pixels) -> Pixels:
 
 
 def find_noisy_ground(counts: Counts) -> tuple[NDArray[np.int64], int] | None:
-    """From the histograms (C, 256) of a line, its noisy background: levels (C,) and reach; None without noise."""
+    """The noisy background in a line's histograms (C, 256): levels (C,), and reach of the noise in levels; or None."""
     seen = counts[len(counts) // 2]
     total, tone = int(seen.sum()), _tone(seen)
     low, high = (int(level) for level in np.searchsorted(seen.cumsum(), (TAIL_SHARE * total, (1 - TAIL_SHARE) * total)))
