@@ -38,6 +38,8 @@ class EngineEntry:
             override the settings in `settings` and `base_groups`.
         takes_model: Whether the opener takes a third argument: a ModelVersion, or None for the engine's own model.
         runs_model_code: Whether the engine executes code from its models, such as a library.
+        concurrency: The setting with the number of pages that a worker reads at a time, for an engine that waits for
+            other machines; empty for engines that compute, whose number follows from the CPUs.
         package: Name and version of the plug-in's package, filled in on loading; empty for a built-in engine.
     """
 
@@ -49,6 +51,7 @@ class EngineEntry:
     base_groups: tuple[str, ...] = ()
     takes_model: bool = False
     runs_model_code: bool = False
+    concurrency: str = ""
     package: str = ""
 
 
@@ -149,6 +152,11 @@ _ENGINES: Final = (
         runs_model_code=True,
     ),
     EngineEntry("tr_crnn", "ocrsvc.engines.tr_crnn.engine:open_tr_crnn", _PPOCR_MODULES, uses_onnx_runtime=True),
+    EngineEntry(
+        "remote",
+        "ocrsvc.engines.remote.engine:open_remote",
+        concurrency="remote_concurrency",
+    ),
     EngineEntry(
         "fake",
         "ocrsvc.engines.fake:FakeEngine",

@@ -309,6 +309,20 @@ class MaskedPart:
     box: Box
 
 
+FallbackReason = Literal["unreachable", "refused", "rejected", "failed", "late", "repeated", "unfinished"]
+FALLBACK_REASONS: Final[tuple[FallbackReason, ...]] = get_args(FallbackReason)
+"""Why a remote model did not read a page: no connection; no capacity; the request was refused as wrong; an error or an
+invalid answer; no answer in time; endless repetition; a text that ends for another reason than the page's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """The engine that read a page in place of a remote model, and the reason."""
+
+    engine: str
+    reason: FallbackReason
+
+
 @dataclass(frozen=True, slots=True)
 class EngineTimes:
     """The `time.monotonic` when an engine began a page, had detected its lines, and finished it."""
@@ -324,7 +338,9 @@ class Page:
 
     All boxes are in the image as displayed, of size `width` x `height`; `angle` is the clockwise rotation (0, 90, 180
     or 270) that made the text upright; `number` counts pages from 1. If regions were requested, every line is in one.
-    `masked` is None without masking; `times` are set if an engine read the page for this request.
+    `masked` is None without masking; `times` are set if an engine read the page for this request. `markdown` is the
+    page as a remote model wrote it, with tables as HTML and formulas as LaTeX; the boxes of its lines only show their
+    order. It is None for other engines. `fallback` is set if another engine read the page than the service's.
     """
 
     width: int
@@ -336,6 +352,8 @@ class Page:
     regions: tuple[Region, ...] = ()
     masked: tuple[MaskedPart, ...] | None = None
     barcodes: tuple[Barcode, ...] = ()
+    markdown: str | None = None
+    fallback: Fallback | None = None
     times: EngineTimes | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -104,7 +104,8 @@ class Attempts:
         refused = self._balancer.refusal()
         if refused is None and not self._balancer.is_busy():
             # Wait for the result of another request's probe, which shows whether a service works again.
-            return _MAX_PAUSE_S if self._balancer.is_probing() else self._unreachable_pause_s()
+            may_wait = self._balancer.is_probing() and self._rules.patience_s > 0
+            return _MAX_PAUSE_S if may_wait else self._unreachable_pause_s()
         self._unreachable_since_s = None
         # Nothing wakes this request when an ejection ends, so limit the pause.
         if refused is None:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from ocrsvc import errors, results
 from ocrsvc.errors import CallerError, OcrsvcError, Refused, ServerError, Unreachable
-from ocrsvc.results import Barcode, Cell, Character, Line, MaskedPart, Region, Word
+from ocrsvc.results import Barcode, Cell, Character, Fallback, Line, MaskedPart, Region, Word
 
 _MAX_DIGITS: Final = 9
 _MAX_CHARACTERS: Final = 4000
@@ -35,7 +35,8 @@ class Page:
     """One page; `number` counts from 1, `angle` is the rotation in degrees that made the page upright.
 
     `text` is the lines joined by newlines. Lines and regions are in reading order, tables and bar codes from top to
-    bottom; parts that were not requested are empty, `masked` is None.
+    bottom; parts that were not requested are empty, `masked` is None. `markdown` and `fallback` are as in
+    `results.Page`.
     """
 
     number: int
@@ -48,11 +49,15 @@ class Page:
     regions: tuple[Region, ...] = ()
     masked: tuple[MaskedPart, ...] | None = None
     barcodes: tuple[Barcode, ...] = ()
+    markdown: str | None = None
+    fallback: Fallback | None = None
 
     def record(self) -> results.Page:
         """The page as a `results.Page`, for output formats."""
-        size = self.width, self.height, self.angle
-        return results.Page(*size, self.lines, self.number, self.tables, self.regions, self.masked, self.barcodes)
+        return results.Page(
+            *(self.width, self.height, self.angle, self.lines, self.number, self.tables, self.regions, self.masked),
+            *(self.barcodes, self.markdown, self.fallback),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +287,8 @@ def page_of(data: Data) -> Page:
         regions=tuple(_part(Region, each, lines=tuple(each["lines"])) for each in data.get("regions", ())),
         masked=None if masked is None else tuple(_part(MaskedPart, each) for each in masked),
         barcodes=tuple(_part(Barcode, each) for each in data.get("barcodes", ())),
+        markdown=data.get("markdown"),
+        fallback=_part(Fallback, data["fallback"]) if "fallback" in data else None,
     )
 
 

@@ -24,6 +24,7 @@ from ocrsvc.errors import NotConnected, OcrsvcError, ServerError, Unreachable
 
 T = TypeVar("T")
 Resolve = Callable[[str, int], Sequence[str]]
+Receive = Callable[[httpx.Response, Address], Awaitable[T]]
 
 MAX_RESPONSE_BYTES: Final = 1 << 28
 
@@ -82,9 +83,20 @@ class Services:
     async def ask(self, request: Request, parse: Callable[[Response], T], timeout_s: float) -> T:
         """Send a request until a service answers, and parse the response. Raises OcrsvcError; as `parse`."""
 
+        async def receive(answer: httpx.Response, address: Address) -> T:
+            return parse(await _received(answer, address))
+
+        return await self.exchange(request, receive, timeout_s)
+
+    async def exchange(self, request: Request, receive: Receive[T], timeout_s: float) -> T:
+        """Send a request until a service answers, and return what `receive` makes of the response before its body.
+
+        The connection is closed if `receive` does not read the whole body. Raises OcrsvcError; as `receive`.
+        """
+
         async def attempt(place: Place, left_s: float) -> T:
             async with asyncio.timeout(left_s), aclosing(await self._send(place, request, left_s)) as answer:
-                return parse(await _received(answer, place.host.address))
+                return await receive(answer, place.host.address)
 
         return await self._until_answered(self._attempts(timeout_s), attempt)
 
@@ -168,7 +180,7 @@ class Services:
             address.url + request.path,
             params=dict(request.query) or None,
             content=request.body or None,
-            headers={**host, **request.headers, **headers_of(left_s)},
+            headers={**host, **headers_of(left_s), **request.headers},
             timeout=httpx.Timeout(None, connect=self._rules.connect_s),
             extensions={"sni_hostname": address.name},
         )

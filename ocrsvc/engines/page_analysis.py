@@ -34,10 +34,12 @@ def _analyse(task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
     if task.own is not None and not task.own.is_all and task.options.barcodes != "only":
         page = merge_text(page, task.own)
     try:
+        # The boxes of a page in Markdown are no positions, so nothing that is found on the image fits to its lines.
+        has_places = page.markdown is None
         if task.options.layout:
-            regions = find_regions(task.image.pixels, page.angle, task.check)
+            regions = find_regions(task.image.pixels, page.angle, task.check) if has_places else []
             page = replace(page, regions=assign_lines(page, regions))
-        if task.options.tables:
+        if task.options.tables and has_places:
             page = replace(page, tables=find_tables(task.image.pixels, page, task.check))
         if task.options.barcodes:
             page = replace(page, barcodes=find_barcodes(task.image.pixels, task.check))

@@ -35,6 +35,10 @@ def page_to_dict(page: Page, number: int, options: ReadOptions = DEFAULTS, *, li
         answer["tables"] = [_table_to_dict(table) for table in page.tables]
     if options.barcodes:
         answer["barcodes"] = [_to_dict(code) for code in page.barcodes]
+    if page.markdown is not None:
+        answer["markdown"] = page.markdown
+    if page.fallback is not None:
+        answer["fallback"] = asdict(page.fallback)
     if page.masked is not None:
         answer["masked"] = [_to_dict(part) for part in page.masked]
     return answer

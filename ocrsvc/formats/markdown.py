@@ -28,6 +28,9 @@ def markdown_by_page(pages: Iterable[Page]) -> Iterator[tuple[Page, str]]:
     """
     bodies: dict[tuple[int, int], BodySize] = {}
     for page in pages:
+        if page.markdown is not None:
+            yield page, page.markdown
+            continue
         body = bodies.setdefault((page.width, page.height), BodySize()).add(page)
         yield page, _written(blocks_of(page, body))
 

@@ -41,7 +41,8 @@ def mask_page(page: Page, rules: Rules) -> Page:
         for table in page.tables
     )
     barcodes = tuple(replace(code, text=masked_text(code.text, rules)) for code in page.barcodes)
-    return replace(page, lines=lines, tables=tables, barcodes=barcodes, masked=parts)
+    # Markdown has no offsets of lines, so it cannot be masked like them.
+    return replace(page, lines=lines, tables=tables, barcodes=barcodes, masked=parts, markdown=None)
 
 
 def _parts_of(spans: Sequence[Span], lines: Sequence[Line], starts: Sequence[int]) -> Iterator[MaskedPart]:

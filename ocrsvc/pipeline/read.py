@@ -160,7 +160,7 @@ class Reader(EngineLifecycle):
         begun.context.ledger.note_page(begun.phases(read))
         begun.context.ledger.enter("answer")
         page, timing = begun.restore(read)
-        if self._result_cache is not None and begun.key:
+        if self._result_cache is not None and begun.key and page.fallback is None:
             self._result_cache.put(begun.key, page)
         return self._answer(self._masking.masked(page, begun.request), timing, begun.request)
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, PositiveFloat, ValidationInfo
+from pydantic import AfterValidator, Field, PositiveFloat, SecretStr, ValidationInfo
 
 from ocrsvc.plugins import engines
 from ocrsvc.settings.group import ByteCount, MemoryAmount, Names, SettingsGroup, setting
@@ -95,6 +95,45 @@ class TrEngineSettings(SettingsGroup, title="Engine tr"):
     tr_shared_sessions: bool = setting(
         False, "Let all engine threads of a worker share one pair of Tr sessions instead of one pair each."
     )
+
+
+class RemoteEngineSettings(SettingsGroup, title="Engine remote"):
+    """Settings of remote: the servers and their model, and the local engine beside them."""
+
+    remote_url: Names = setting(
+        (),
+        "Servers with an OpenAI-compatible API that run the model, such as http://gpu1:8000/v1; of several, the one "
+        "with the fewest pages gets the next.",
+        accepted="URLs, separated by commas (in the file a list of texts)",
+    )
+    remote_model: str = setting("", "Name of the model, as its servers know it.")
+    # Secret, so it is excluded when settings are passed to other processes.
+    remote_key: Annotated[SecretStr | None, Field(exclude=True)] = setting(
+        None, "API key of the servers, sent as a bearer token and never shown.", accepted="text"
+    )
+    remote_prompt: Literal["markdown", "paddleocr_vl", "glm_ocr", "olmocr", "deepseek_ocr"] = setting(
+        "markdown", "Prompt and image size that the model was trained with; markdown is for other models."
+    )
+    remote_mode: Literal["page", "lines"] = setting(
+        "page",
+        "Use of the model's text: page answers with its Markdown; lines puts it into the lines that the local engine "
+        "finds, so that boxes, words and confidences stay.",
+    )
+    remote_local: EngineName = setting(
+        "ppocr",
+        "Engine in this process that reads pages when the model does not, and that finds the lines.",
+        accepted=lambda: "one of " + ", ".join(name for name in engines() if name != "remote"),
+    )
+    remote_concurrency: int = setting(
+        16, "Pages that a worker sends to the servers at a time.", "pages", between=(1, 512)
+    )
+    remote_timeout_s: float = setting(
+        60.0,
+        "Time for the model to read a page, retries included, and at most half of the time until the page's deadline; "
+        "then the local engine reads it.",
+        between=(0.1, 3600),
+    )
+    remote_max_tokens: int = setting(8192, "Longest text of a page.", "tokens", between=(16, 131072))
 
 
 class IsolationSettings(SettingsGroup, title="Isolation"):

@@ -30,6 +30,7 @@ class Settings(
     models.ModelSwapSettings,
     models.ModelKeySettings,
     models.ModelSettings,
+    engine.RemoteEngineSettings,
     engine.TrEngineSettings,
     engine.PpocrEngineSettings,
     engine.EngineSettings,

@@ -5,6 +5,7 @@ Tests compare the files of `monitoring/` (reference, alert rules, dashboard) wit
 
 from typing import Final, Literal, get_args
 
+from ocrsvc.results import FALLBACK_REASONS
 from ocrsvc.telemetry import model_metrics
 from ocrsvc.telemetry.metric import Metric, counter, gauge, histogram, info, reading
 
@@ -48,6 +49,12 @@ CACHE_HITS: Final = counter(
     "Images from the result cache, by source; not counted as images read.",
     ("source",),
     known=_SOURCES,
+)
+FALLBACKS: Final = counter(
+    "ocrsvc_remote_fallbacks",
+    "Images that the local engine read in place of the engine remote, by reason, such as late or repeated.",
+    ("reason",),
+    known=tuple((reason,) for reason in FALLBACK_REASONS),
 )
 STAGE_SECONDS: Final = histogram(
     "ocrsvc_stage_seconds",

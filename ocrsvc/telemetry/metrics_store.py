@@ -22,7 +22,7 @@ from ocrsvc.system.shared_memory import shared_array
 from ocrsvc.telemetry import model_metrics
 from ocrsvc.telemetry.exemplars import Exemplar, Exemplars, ExemplarStore, WorkerExemplars
 from ocrsvc.telemetry.metric import BUCKETS_S, Key, Metric
-from ocrsvc.telemetry.metrics import CACHE_HITS, IMAGES, LINES, SERIES_DROPPED, STAGE_SECONDS, PageSource
+from ocrsvc.telemetry.metrics import CACHE_HITS, FALLBACKS, IMAGES, LINES, SERIES_DROPPED, STAGE_SECONDS, PageSource
 
 if TYPE_CHECKING:
     # Only for type checkers: this module imports numpy, which the arbiter must not load.
@@ -197,8 +197,11 @@ def count_reading(
         worker_metrics.count(CACHE_HITS, source)
         return
     times = {**_stages(reading), "total": reading.timing.total_s}
+    counts = [(IMAGES.of(source), 1), (LINES.of(), len(reading.page.lines))]
+    if reading.page.fallback is not None:
+        counts.append((FALLBACKS.of(reading.page.fallback.reason), 1))
     worker_metrics.record(
-        ((IMAGES.of(source), 1), (LINES.of(), len(reading.page.lines))),
+        counts,
         [(STAGE_SECONDS.of(stage, source), seconds) for stage, seconds in times.items()],
         trace_id,
     )

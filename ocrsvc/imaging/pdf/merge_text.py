@@ -39,7 +39,7 @@ def merge_text(page: Page, own: OwnText) -> Page:
         return page
     lines = [*own.lines, *_uncovered(page, own)]
     order = order_of([line.text for line in lines], _quads(lines), page.angle)
-    return replace(page, lines=tuple(lines[index] for index in order))
+    return replace(page, lines=tuple(lines[index] for index in order), markdown=None)
 
 
 def with_sources(page: Page) -> Page:

@@ -1,0 +1,115 @@
+"""A stand-in for servers with an OpenAI-compatible API that run a model: it reads the image's size, and fails as told.
+
+As a program it listens on a port, fails by chance, and now and then dies: `python tests/chat_stand_in.py PORT SEED`.
+"""
+
+import base64
+import json
+import os
+import random
+import struct
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from support import QuietHandler, data_of, http_server
+
+ANSWERS: dict[str, dict[str, Any]] = data_of("chat_answers")
+"""What servers answer, by a name: a status with headers and a body, or the pieces of a stream."""
+
+# Of a thousand calls to the program.
+CHANCES = {"busy": 2, "loading": 2, "stall": 5, "cut": 20, "repeat": 20, "length": 20, "bad": 10, "error": 10, "die": 1}
+
+
+class ChatServer:
+    """What the stand-in was asked, and what is open; `choose` gives the name of the answer for an image's size."""
+
+    def __init__(self, choose: Callable[[str], str]) -> None:
+        self.choose = choose
+        self.requests: list[dict[str, Any]] = []
+        self.counts: Counter[str] = Counter()
+        self.url = ""
+        self._lock = threading.Lock()
+
+    def count(self, name: str, by: int = 1) -> None:
+        with self._lock:
+            self.counts[name] += by
+
+
+class ChatHandler(QuietHandler):
+    """One connection; subclasses name the stand-in."""
+
+    protocol_version = "HTTP/1.1"
+    chat: ChatServer
+
+    def setup(self) -> None:
+        super().setup()
+        self.chat.count("open")
+
+    def finish(self) -> None:
+        self.chat.count("open", -1)
+        super().finish()
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        parts = {part["type"]: part for part in request["messages"][0]["content"]}
+        encoded = parts["image_url"]["image_url"]["url"].removeprefix("data:image/png;base64,")
+        size = "{}x{}".format(*struct.unpack(">II", base64.b64decode(encoded[:64])[16:24]))
+        self.chat.requests.append(request | {"path": self.path, "key": self.headers["Authorization"], "size": size})
+        name = self.chat.choose(size)
+        self.chat.count("in progress")
+        try:
+            self.reply(name, size)
+            self.chat.count("finished")
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+        finally:
+            self.chat.count(name)
+            self.chat.count("in progress", -1)
+
+    def reply(self, name: str, size: str) -> None:
+        if name == "die":
+            os._exit(1)
+        answer = ANSWERS[name]
+        if "status" in answer:
+            self.answer(answer["status"], answer["body"].encode(), answer.get("headers"))
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for piece in answer["stream"] * answer.get("times", 1):
+            data = piece.replace("$size", size).encode() + b"\n\n"
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        end = answer.get("end", "whole")
+        if end == "whole":
+            self.wfile.write(b"0\r\n\r\n")
+        elif end == "stall" and not self.connection.recv(1):
+            self.chat.count("closed by the client")
+        self.close_connection = end != "whole"
+
+
+@contextmanager
+def chat_server(choose: Callable[[str], str], port: int = 0) -> Iterator[ChatServer]:
+    """A stand-in that answers while the block runs."""
+    server = ChatServer(choose)
+    handler = type("Handler", (ChatHandler,), {"chat": server})
+    with http_server(handler, port=port) as server.url:
+        yield server
+
+
+def main() -> None:
+    chance = random.Random(int(sys.argv[2]))
+
+    def choose(_size: str) -> str:
+        return chance.choices(["ok", *CHANCES], [1000 - sum(CHANCES.values()), *CHANCES.values()])[0]
+
+    with chat_server(choose, int(sys.argv[1])):
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

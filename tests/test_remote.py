@@ -1,0 +1,244 @@
+"""The engine remote against a stand-in for OpenAI-compatible servers; its answers are in chat_answers.yaml."""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chat_stand_in import chat_server
+from image_support import png
+from support import data_of, ocrsvc, reserved_port, run_program, run_server, wait_until
+
+from ocrsvc.client import Client
+from ocrsvc.engines.open_engine import open_engine
+from ocrsvc.engines.remote.alignment import align
+from ocrsvc.engines.remote.page_text import clean_markdown, page_of, plain_lines
+from ocrsvc.engines.remote.prompts import PROMPTS
+from ocrsvc.engines.remote.repetition import MIN_CHARS, RepetitionDetector
+from ocrsvc.errors import ClientGone, DeadlineExceeded, EngineUnavailable
+from ocrsvc.results import Fallback, Image, Line, Page, ReadOptions, ReadTask, Word
+from ocrsvc.settings.load import read_settings
+from ocrsvc.system.thread_plan import ThreadPlan, plan_for
+
+CASES: dict[str, Any] = data_of("remote")
+KEY = "sk-very-secret"
+
+
+def settings_of(url: str, **more: str) -> dict[str, str]:
+    settings = {"URL": url, "MODEL": "ocr", "KEY": KEY, "LOCAL": "fake", "TIMEOUT_S": "0.5"} | more
+    return {"OCRSVC_ENGINE": "remote"} | {f"OCRSVC_REMOTE_{name}": value for name, value in settings.items()}
+
+
+@contextmanager
+def reading(url: str, **more: str) -> Iterator[Callable[[ReadTask], Any]]:
+    """A function that reads a task with the engine of these settings; afterwards no thread of it is left."""
+    engine = open_engine(read_settings(settings_of(url, **more)), ThreadPlan(1, 1, 1))
+    try:
+        yield lambda task: engine.open_handle().read([task])[0]
+    finally:
+        engine.close()
+
+
+def task_of(width: int = 40, **options: Any) -> ReadTask:
+    return ReadTask(Image(np.full((20, width), 255, np.uint8), "png"), ReadOptions(**options))
+
+
+@pytest.mark.parametrize("name", ["ok", "llama_cpp", "ollama"])
+def test_the_text_of_each_kind_of_server_becomes_the_page(name: str) -> None:
+    with chat_server(lambda _size: name) as server, reading(server.url) as read:
+        page = read(task_of())
+    assert page.text.splitlines()[0] == "Page 40x20"
+    assert (page.markdown, page.fallback) != (None, None)
+    asked = server.requests[0]
+    assert (asked["path"], asked["key"], asked["model"]) == ("/v1/chat/completions", f"Bearer {KEY}", "ocr")
+    assert (asked["stream"], asked["temperature"], asked["max_tokens"]) == (True, 0, 8192)
+
+
+@pytest.mark.parametrize(("name", "reason"), CASES["reasons"].items())
+def test_each_fault_lets_the_local_engine_read_the_page_and_is_named(name: str, reason: str) -> None:
+    with chat_server(lambda _size: name) as server, reading(server.url) as read:
+        page = read(task_of())
+        wait_until(lambda: server.counts["in progress"] == 0)
+    assert (page.fallback.engine, page.fallback.reason) == ("fake", reason)
+    assert page.text.startswith("40x20\n")
+    assert server.counts["closed by the client"] == (name == "stall")
+
+
+def test_a_server_that_is_not_there_costs_no_time() -> None:
+    with reserved_port() as port, reading(f"http://127.0.0.1:{port}", TIMEOUT_S="60") as read:
+        began_s = time.monotonic()
+        assert [read(task_of()).fallback.reason for _ in range(5)] == ["unreachable"] * 5
+        assert time.monotonic() - began_s < 5
+
+
+def test_an_endless_text_is_cut_off_long_before_its_end() -> None:
+    with chat_server(lambda _size: "repeat") as server, reading(server.url, TIMEOUT_S="60") as read:
+        assert read(task_of()).fallback.reason == "repeated"
+        wait_until(lambda: server.counts["in progress"] == 0)
+        # The server met a closed connection before it had sent all pieces.
+        assert server.counts["finished"] == 0
+
+
+def test_a_short_refusal_is_waited_for() -> None:
+    names = iter(["short_limit", "ok"])
+    with chat_server(lambda _size: next(names)) as server, reading(server.url, TIMEOUT_S="20") as read:
+        assert read(task_of()).fallback is None
+    assert [server.counts["short_limit"], server.counts["ok"]] == [1, 1]
+
+
+def test_pages_are_spread_over_servers_and_one_that_dies_is_left_out() -> None:
+    with (
+        chat_server(lambda _size: "ok") as one,
+        reserved_port() as dead,
+        reading(f"{one.url},http://127.0.0.1:{dead}/v1") as read,
+    ):
+        assert [read(task_of()).fallback for _ in range(6)] == [None] * 6
+
+
+@pytest.mark.parametrize(("error", "name"), [(ClientGone, "gone"), (DeadlineExceeded, "deadline")])
+def test_a_check_that_raises_closes_the_call_at_once(error: type[ClientGone], name: str) -> None:
+    def check() -> None:
+        if server.counts["in progress"]:
+            raise error(name)
+
+    with chat_server(lambda _size: "stall") as server, reading(server.url, TIMEOUT_S="60") as read:
+        assert isinstance(read(replace(task_of(), check=check)), error)
+        wait_until(lambda: server.counts["closed by the client"] == 1)
+
+
+def test_the_model_has_half_of_the_time_until_the_deadline() -> None:
+    with chat_server(lambda _size: "stall") as server, reading(server.url, TIMEOUT_S="60") as read:
+        page = read(replace(task_of(), deadline=time.monotonic() + 1.0))
+    assert page.fallback == Fallback("fake", "late")
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_each_prompt_is_sent_with_an_image_of_its_size(name: str) -> None:
+    with chat_server(lambda _size: "ok") as server, reading(server.url, PROMPT=name) as read:
+        read(ReadTask(Image(np.full((100, 5000, 3), 255, np.uint8), "png")))
+    asked, wanted = server.requests[0], CASES["prompts"][name]
+    content = asked["messages"][0]["content"]
+    assert [part["type"] for part in content] == wanted["parts"]
+    assert next(part["text"] for part in content if "text" in part).startswith(wanted["begins"])
+    assert asked["size"] == wanted["size"]
+    assert asked.get("vllm_xargs") == wanted.get("vllm_xargs")
+
+
+@pytest.mark.parametrize("case", CASES["markdown"], ids=lambda case: case["name"])
+def test_markdown_of_models_is_cleaned(case: dict[str, Any]) -> None:
+    markdown = clean_markdown(case["text"])
+    assert markdown == case["markdown"]
+    assert plain_lines(markdown) == case["lines"]
+
+
+def test_tables_of_the_markdown_become_tables_of_the_page() -> None:
+    markdown = clean_markdown(CASES["table"]["text"])
+    (table,) = page_of(markdown, 100, 50, whole=False).tables
+    assert [[c.row, c.column, c.row_span, c.column_span, c.text] for c in table.cells] == CASES["table"]["cells"]
+    assert (table.rows, table.columns) == (3, 3)
+
+
+@pytest.mark.parametrize("text", CASES["hostile"])
+def test_hostile_text_costs_linear_time(text: str) -> None:
+    began_s = time.monotonic()
+    page_of(clean_markdown(text * (200_000 // len(text))), 100, 50, whole=False)
+    assert time.monotonic() - began_s < 5
+
+
+@pytest.mark.parametrize("piece", CASES["repetition"])
+def test_a_text_whose_end_repeats_is_noticed(piece: str) -> None:
+    detector = RepetitionDetector()
+    varied = "".join(map(str, range(3000)))
+    assert not any(detector.is_repeating(text) for text in varied)
+    assert any(detector.is_repeating(piece) for _ in range(2 * MIN_CHARS // len(piece)))
+
+
+def test_a_blank_form_is_no_repetition() -> None:
+    detector = RepetitionDetector()
+    row = f"<tr>{8 * '<td></td>'}</tr>"
+    assert not any(detector.is_repeating(row) for _ in range(40))
+
+
+def line_of(text: str, top: float) -> Line:
+    """A line whose characters are 10 px wide, with its words."""
+    words, at = [], 0
+    for word in text.split(" "):
+        left, right = at * 10.0, (at + len(word)) * 10.0
+        words.append(Word(word, 0.5, ((left, top), (right, top), (right, top + 10), (left, top + 10))))
+        at += len(word) + 1
+    right = len(text) * 10.0
+    return Line(text, 0.5, ((0.0, top), (right, top), (right, top + 10), (0.0, top + 10)), tuple(words))
+
+
+@pytest.mark.parametrize("case", CASES["alignment"], ids=lambda case: case["name"])
+def test_remote_text_is_put_into_local_lines(case: dict[str, Any]) -> None:
+    lines = [line_of(text, 20.0 * at) for at, text in enumerate(case["local"])]
+    aligned = align(lines, case["remote"])
+    assert [line.text for line in aligned] == case["aligned"]
+    assert [(line.box, line.confidence) for line in aligned] == [(line.box, line.confidence) for line in lines]
+    for line in aligned:
+        assert "".join(word.text for word in line.words or ()) == "".join(line.text.split())
+
+
+def test_words_stand_where_their_characters_were_found() -> None:
+    (line,) = align([line_of("Tota1 am0unt due", 0.0)], ["Total amount: due"])
+    spans = [(word.text, word.box[0][0], word.box[1][0]) for word in line.words or ()]
+    assert spans == [("Total", 0.0, 50.0), ("amount:", 60.0, 140.0), ("due", 130.0, 160.0)]
+
+
+def test_lines_with_remote_text_come_from_the_local_engine() -> None:
+    with chat_server(lambda _size: "ok") as server, reading(server.url, MODE="lines") as read:
+        page = read(task_of(words=True))
+        assert isinstance(page, Page)
+        assert (page.markdown, page.fallback, page.text.split("\n")[0]) == (None, None, "Page 40x20")
+        assert [line.confidence for line in page.lines] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("changed", CASES["wrong settings"], ids=str)
+def test_wrong_settings_do_not_start(changed: dict[str, str]) -> None:
+    with pytest.raises(EngineUnavailable) as raised:
+        open_engine(read_settings(settings_of("http://127.0.0.1:1") | changed), ThreadPlan(1, 1, 1))
+    assert KEY not in str(raised.value)
+
+
+def test_the_pages_at_a_time_are_the_settings_not_the_cores() -> None:
+    assert plan_for(read_settings(settings_of("http://127.0.0.1:1", CONCURRENCY="40"))).engine_threads == 40
+
+
+def test_the_key_is_shown_nowhere() -> None:
+    shown = ocrsvc("settings", **settings_of("http://127.0.0.1:1"))
+    assert "OCRSVC_REMOTE_KEY" in shown.stdout
+    assert KEY not in shown.stdout + shown.stderr
+
+
+def test_a_service_answers_with_markdown_or_says_who_read_the_page() -> None:
+    names = {"40x20": "ok", "50x20": "wrong_key", "60x20": "stall"}
+    with chat_server(lambda size: names[size]) as chat, run_server(settings_of(chat.url, TIMEOUT_S="20")) as server:
+        with Client(server.url) as client:
+            (read,) = client.read(png(40, 20, 255)).pages
+            assert (read.markdown, read.fallback) == ("# Page 40x20\n\nread remotely", None)
+            (local,) = client.read(png(50, 20, 255)).pages
+            assert (local.markdown, local.fallback) == (None, Fallback("fake", "rejected"))
+        assert server.metric('ocrsvc_remote_fallbacks_total{reason="rejected"}') == 1
+        with socket.create_connection(server.address) as wire:
+            body = png(60, 20, 255)
+            wire.sendall(b"POST /v1/ocr HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            wait_until(lambda: chat.counts["in progress"] == 1)
+        wait_until(lambda: chat.counts["closed by the client"] == 1)
+    wait_until(lambda: chat.counts["open"] == 0)
+    assert "fallback to fake: rejected" in server.log
+    assert KEY not in server.log
+
+
+def test_the_benchmark_finds_each_page_answered_once(tmp_path: Path) -> None:
+    out = tmp_path / "remote.json"
+    done = run_program("benchmarks/remote.py", "--pages", "200", "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(out.read_text("utf-8"))
+    assert figures["remote"] + figures["local"] == 200
