@@ -1,13 +1,18 @@
-"""A package of its own adds an engine and a wire format: docs/examples/plugin, under a real gunicorn."""
+"""A package of its own adds an engine and two formats: docs/examples/plugin, under a real gunicorn."""
 
+import ast
+import json
+import re
 import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import cv2
 import numpy as np
@@ -16,15 +21,24 @@ import requests
 from image_support import encoded
 from support import ROOT, Server, build_wheel, data_of, ocrsvc, start_server
 
-from ocrsvc.errors import SettingsError
+from ocrsvc.cli.check_reading import check_reading
+from ocrsvc.errors import OcrsvcError, SettingsError
 from ocrsvc.plugins import AdapterEntry, EngineEntry, EntryError, with_plugins
-from ocrsvc.results import Pixels
+from ocrsvc.results import Line, Page, Pixels, ReadTask
 from ocrsvc.settings.group import SettingsGroup, setting
 from ocrsvc.settings.settings import settings_class
 
 PLUGIN = ROOT / "docs" / "examples" / "plugin"
 PACKAGE = "ocrsvc-example 1.0"
 _ANSWER_S = 20.0
+
+CHECKS = (
+    "page as it is",
+    *(f"page turned by {each}" for each in (90, 180, 270)),
+    "blank page",
+    "page of 1x1 pixel",
+    "deadline",
+)
 
 # What entry points of the tests below name.
 GOOD = EngineEntry("good", "nowhere:open_good")
@@ -104,6 +118,13 @@ def test_a_page_is_read_over_the_new_wire_format(server: Server) -> None:
     assert (failed.status_code, failed.headers["Content-Type"]) == (415, "text/plain; charset=utf-8")
 
 
+def test_a_page_is_written_in_the_new_output_format(server: Server) -> None:
+    answer = requests.post(f"{server.url}/v1/ocr?format=annotations", data=page(), timeout=_ANSWER_S)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/x-ppocrlabel; charset=utf-8")
+    name, _, lines = answer.text.partition("\t")
+    assert (name, [line["transcription"] for line in json.loads(lines)]) == ("page-1.png", ["a large one"])
+
+
 def test_version_and_metrics_tell_their_names(server: Server) -> None:
     requests.post(f"{server.url}/csv", data=page(), timeout=_ANSWER_S)
     assert requests.get(f"{server.url}/version", timeout=_ANSWER_S).json()["engine"]["name"] == "qr"
@@ -142,8 +163,16 @@ def test_their_settings_are_read_from_the_file_and_checked(python: str, tmp_path
 def test_check_opens_the_engine_and_tells_where_plug_ins_come_from(python: str) -> None:
     done = ocrsvc("check", python=python, OCRSVC_ENGINE="qr")
     assert done.returncode == 0, done.stderr
-    assert f"plug-ins: engine qr ({PACKAGE}), adapter csv ({PACKAGE})" in done.stdout.splitlines()
+    names = ("engine qr", "adapter csv", "format annotations")
+    assert f"plug-ins: {', '.join(f'{name} ({PACKAGE})' for name in names)}" in done.stdout.splitlines()
     assert "  qr: opens (opencv " in done.stdout
+
+
+def test_the_engine_reads_as_an_engine_must(python: str, tmp_path: Path) -> None:
+    (tmp_path / "page.png").write_bytes(page())
+    done = ocrsvc("check", "--engine", "qr", "--read", tmp_path / "page.png", python=python)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.sub(r"opencv .+\n|[:;,].*", "", done.stdout).splitlines() == [f"ok      {name}" for name in CHECKS]
 
 
 def broken(folder: Path, group: str, entry: str) -> dict[str, str]:
@@ -189,3 +218,61 @@ def test_settings_that_cannot_be_used_are_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("ocrsvc.settings.settings.adapters", lambda: {"good": entry})
     with pytest.raises(SettingsError, match=sentence):
         settings_class.__wrapped__()
+
+
+def test_stable_modules_have_their_names_and_are_all_that_the_example_needs() -> None:
+    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(ocrsvc[\w.]*)` \| (`.+`) \|$", text, re.MULTILINE)
+    stable = {(module, name) for module, names in rows for name in re.findall(r"`(\w+)`", names)}
+    assert len(stable) > 30
+    assert [(module, name) for module, name in stable if not hasattr(import_module(module), name)] == []
+    nodes = (node for file in PLUGIN.rglob("*.py") for node in ast.parse(file.read_text(encoding="utf-8")).body)
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    used = {(str(node.module), name.name) for node in imports for name in node.names if "ocrsvc." in f"{node.module}"}
+    assert used - stable == set()
+    assert (ROOT / "ocrsvc" / "py.typed").is_file()
+
+
+def marks(pixels: Pixels) -> Page:
+    """What an engine without faults reads: the frame of all that is dark."""
+    (height, width), dark = pixels.shape[:2], np.argwhere(pixels.reshape(*pixels.shape[:2], -1)[:, :, 0] < 128)
+    if not len(dark):
+        return Page(width, height, 0, ())
+    (top, left), (bottom, right) = dark.min(axis=0).tolist(), dark.max(axis=0).tolist()
+    return Page(width, height, 0, (Line("mark", 1.0, ((left, top), (right, top), (right, bottom), (left, bottom))),))
+
+
+class Marks:
+    """A handle whose pages have a fault: new values of each page or of its lines, or one by name."""
+
+    def __init__(self, fault: str, page: dict[str, Any], line: dict[str, Any]) -> None:
+        self._fault, self._page, self._line = fault, page, line
+
+    def warm_up(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
+        if self._fault == "raises":
+            raise ValueError("no good")
+        return [self._answer(task) for task in tasks if self._fault != "forgets"]
+
+    def _answer(self, task: ReadTask) -> Page | OcrsvcError:
+        try:
+            task.check()
+        except OcrsvcError as error:
+            if self._fault != "goes on":
+                return error
+        page = marks(np.zeros_like(task.image.pixels) if self._fault == "dreams" else task.image.pixels)
+        return replace(page, lines=tuple(replace(line, **self._line) for line in page.lines), **self._page)
+
+
+@pytest.mark.parametrize(("fault", "page", "line", "failed", "said"), data_of("faulty_engines"))
+def test_a_fault_of_an_engine_is_named(
+    fault: str, page: dict[str, Any], line: dict[str, Any], failed: list[str], said: str
+) -> None:
+    pixels = np.full((60, 100, 3), 255, np.uint8)
+    pixels[10:20, 20:70] = 0
+    faults = {name: named for name, _, named in check_reading(Marks(fault, page, line), pixels) if named}
+    assert list(faults) == failed
+    assert said in "".join(faults.values())

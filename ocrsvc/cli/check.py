@@ -13,7 +13,8 @@ from typing import Final
 
 from ocrsvc import __version__
 from ocrsvc.access.manage_keys import open_store, path_of
-from ocrsvc.cli.options import command, option
+from ocrsvc.cli.options import FILE, command, option
+from ocrsvc.client.request import body_of
 from ocrsvc.connections.certificates import Certificates, files_of, in_utc
 from ocrsvc.engines.model.key_source import read_model_key
 from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
@@ -33,20 +34,15 @@ _PACKAGES: Final = (
 _OPEN_S: Final = 300.0
 
 
-@command("ocrsvc check", "ocrsvc check --engine ppocr")
+@command("ocrsvc check", "ocrsvc check --engine ppocr", "ocrsvc check --engine ppocr --read page.png")
 @option("--engine", metavar="NAME", help="Open only this engine, in this process.")
-def check(engine: str | None) -> None:
+@option(
+    "--read", "page", type=FILE, metavar="PAGE", help="Check how the engine reads this image; see docs/extending.md."
+)
+def check(engine: str | None, page: Path | None) -> int:
     """Print what is installed, which engines open here and why others fail, and the thread plan."""
-    if engine:
-        set_library_environment(os.environ)
-        from ocrsvc.engines.open_engine import open_engine
-
-        settings = read_settings(os.environ | {"OCRSVC_ENGINE": engine})
-        with closing(open_engine(settings, plan_for(settings, workers=1))) as opened:
-            opened.open_handle().close()
-            info = opened.describe()
-        print(f"{info.model} {info.version}, {info.device}, {info.precision}, {info.provider}")
-        return
+    if engine or page:
+        return _open_engine(engine, page)
     settings = read_settings()
     for line in _describe_machine(settings):
         print(line, flush=True)
@@ -54,6 +50,29 @@ def check(engine: str | None) -> None:
     check_runtimes(cpu=is_installed("onnxruntime"), gpu=is_installed("onnxruntime-gpu"))
     if not opens[settings.engine]:
         raise EngineUnavailable(f"The configured engine {settings.engine} does not open here.")
+    return 0
+
+
+def _open_engine(engine: str | None, page: Path | None) -> int:
+    """Open the engine, and check how it reads a page; returns 1 if a check fails."""
+    set_library_environment(os.environ)
+    from ocrsvc.cli.check_reading import check_reading
+    from ocrsvc.engines.open_engine import open_engine, open_engine_in_process
+    from ocrsvc.imaging.codecs.decode import PixelLimits, decode
+
+    settings = read_settings(os.environ | ({"OCRSVC_ENGINE": engine} if engine else {}))
+    data = body_of(page) if page else b""
+    opener = open_engine_in_process if page else open_engine
+    failed = 0
+    with closing(opener(settings, plan_for(settings, workers=1))) as opened, closing(opened.open_handle()) as handle:
+        info = opened.describe()
+        print(f"{info.model} {info.version}, {info.device}, {info.precision}, {info.provider}", flush=True)
+        if page:
+            image = decode(data, PixelLimits(settings.max_pixels), gray=opened.traits.wants_gray)
+            for name, found, fault in check_reading(handle, image.pixels):
+                print(f"FAILED  {name}: {fault}" if fault else f"ok      {name}: {found}", flush=True)
+                failed += bool(fault)
+    return 1 if failed else 0
 
 
 def check_runtimes(*, cpu: bool, gpu: bool) -> None:

@@ -1,10 +1,8 @@
-"""What the service imports when it starts: the entries and the settings, without the engine and the adapter."""
-
-from __future__ import annotations
+"""What the service imports when it starts: the entries and the settings, without the code that they name."""
 
 from typing import Final, Literal
 
-from ocrsvc.plugins import AdapterEntry, EngineEntry
+from ocrsvc.plugins import AdapterEntry, EngineEntry, OutputFormat
 from ocrsvc.settings.group import SettingsGroup, setting
 
 
@@ -22,7 +20,7 @@ class CsvSettings(SettingsGroup, title="Adapter csv"):
 
 QR: Final = EngineEntry(
     "qr",
-    "ocrsvc_example.engine:open_qr",
+    "ocrsvc_example.engine:QrEngine",
     preload=("cv2", "ocrsvc_example.engine"),
     settings="ocrsvc_example.entries:QrSettings",
 )
@@ -32,4 +30,13 @@ CSV: Final = AdapterEntry(
     port=None,
     http="ocrsvc_example.adapter:make_csv",
     settings="ocrsvc_example.entries:CsvSettings",
+)
+
+ANNOTATIONS: Final = OutputFormat(
+    "annotations",
+    media_type="text/x-ppocrlabel",
+    suffix=".label",
+    label="PPOCRLabel",
+    help="lines and corners for PPOCRLabel",
+    text="ocrsvc_example.annotations:annotation_parts",
 )
