@@ -70,7 +70,7 @@ def test_a_rotated_secret_is_valid_until_its_grace_ends(keys: Keys) -> None:
     keys.gate.check(newest)
 
 
-@pytest.mark.parametrize("rate", [1, 5, 6, 7, 22, 30])
+@pytest.mark.parametrize("rate", [1, 7, 30])
 def test_headers_count_the_requests_left_of_a_burst(keys: Keys, rate: int) -> None:
     keys.add(requests_per_s=rate)
     left = []

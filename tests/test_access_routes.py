@@ -50,7 +50,7 @@ def app(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flask]
 
 
 def headers_of(keys: Keys, kind: str, path: str) -> Mapping[str, str]:
-    """What a caller of this kind sends."""
+    """The headers of this kind of caller."""
     if kind in {"none", "empty"}:
         return {"X-API-Key": ""} if kind == "empty" else {}
     if kind == "other scope":
@@ -61,7 +61,7 @@ def headers_of(keys: Keys, kind: str, path: str) -> Mapping[str, str]:
 
 
 def asked(app: Flask) -> list[tuple[str, str]]:
-    """Every method and path that there is, and some that there are not."""
+    """Every method and path of the application, and some unknown ones."""
     found = {
         (method, path)
         for rule in app.url_map.iter_rules()
@@ -77,7 +77,7 @@ def send(client: FlaskClient, method: str, path: str, headers: Mapping[str, str]
     return client.open("/", method=method, headers=headers, environ_overrides={"PATH_INFO": path})
 
 
-# What the service says of itself is for every valid key, whatever its scope.
+# Descriptions of the service are open to every valid key, whatever its scope.
 FOR_ANY = ("/", "/index.html", "/docs", "/version", "/openapi.json", "/nowhere", "/healthz", "/readyz", "/static/")
 
 
@@ -115,7 +115,7 @@ def test_a_scope_allows_its_routes_and_the_description(
     assert response.status_code == status
 
 
-def test_the_open_routes_are_those_that_are_listed() -> None:
+def test_only_health_routes_are_open() -> None:
     assert Routes(adapters()).health == HEALTH | RPC_HEALTH
     assert Routes(()).health == {"/healthz", "/readyz", "/grpc.health.v1.Health/Check"}
 

@@ -56,7 +56,7 @@ def caller_of(environ: dict[str, Any], header: str) -> str:
 
 
 class Untouched(io.RawIOBase):
-    """A body that nobody may read: the refusal comes before."""
+    """A body that fails the test when it is read."""
 
     def readinto(self, _buffer: Any) -> int:
         raise AssertionError("the body was read")
@@ -89,7 +89,7 @@ def test_the_caller_is_the_headers_last_entry_or_the_address(header: str, sent: 
 def test_addresses_of_one_ipv6_network_are_one_caller(address: str, expected: str) -> None:
     assert caller_of({"REMOTE_ADDR": address}, "") == expected
     sent = {"REMOTE_ADDR": "192.0.2.1", "HTTP_X_REAL_IP": "2001:db8::1"}
-    assert caller_of(sent, "X-Real-IP") == "2001:db8::1", "what a header names is the operator's choice"
+    assert caller_of(sent, "X-Real-IP") == "2001:db8::1", "a header's value is used as it is"
 
 
 def test_a_full_queue_refuses_before_the_body_is_read() -> None:

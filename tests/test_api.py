@@ -8,7 +8,6 @@ import re
 from dataclasses import asdict
 from typing import Any
 
-import orjson
 import pytest
 from described_errors import KEY_ERRORS, READING_ERRORS
 from flask.testing import FlaskClient
@@ -45,8 +44,7 @@ def files(*datas: bytes, field: str = "file") -> dict[str, Any]:
 
 def test_response_has_lines_engine_and_timing(client: FlaskClient) -> None:
     response = post(client, headers={"X-Request-Id": "mine"})
-    assert response.status_code == 200
-    assert response.content_type == "application/json"
+    assert (response.status_code, response.content_type) == (200, "application/json")
     answer = json.loads(response.data)
     timing = answer.pop("timing")
     assert answer == {"id": "mine", "engine": asdict(INFO), **data_of("native_answers")["plain"]}
@@ -121,17 +119,16 @@ BAD_OPTIONS = [*CASES["bad_options"], ("max_side", "9" * 5000, "from 16 to 65535
 def test_a_bad_option_is_named_with_accepted_values(client: FlaskClient, name: str, value: str, accepted: str) -> None:
     problem = json_of(post(client, query_string={name: value}))
     assert (problem["status"], problem["code"]) == (400, "bad_option")
-    assert name in problem["detail"]
-    assert value[:40] in problem["detail"]
-    assert accepted in problem["detail"] + problem.get("remedy", "")
+    text = problem["detail"] + problem.get("remedy", "")
+    assert [part for part in (name, value[:40], accepted) if part not in text] == []
 
 
 @pytest.mark.parametrize(("name", "problem"), CASES["unknown_options"])
 def test_an_unknown_option_is_named_with_a_similar_one(client: FlaskClient, name: str, problem: str) -> None:
     sent = {"image": as_base64(PNG), name: "zh"}
-    for answer in (post(client, query_string={name: "zh"}), client.post("/v1/ocr", json=sent)):
-        told = json_of(answer)
-        assert (told["status"], f"{told['detail']} {told['remedy']}"[: len(problem)]) == (400, problem)
+    for response in (post(client, query_string={name: "zh"}), client.post("/v1/ocr", json=sent)):
+        found = json_of(response)
+        assert (found["status"], f"{found['detail']} {found['remedy']}"[: len(problem)]) == (400, problem)
 
 
 def test_ignored_options_are_refused(client: FlaskClient) -> None:
@@ -200,8 +197,7 @@ def test_failed_page_does_not_affect_other_pages(client: FlaskClient) -> None:
     response = client.post("/v1/ocr", json=sent)
     assert response.status_code == 200
     pages = json_of(response)["pages"]
-    assert [page["page"] for page in pages] == [1, 2, 3, 4, 5]
-    assert [page["width"] for page in (pages[0], pages[4])] == [64, 40]
+    assert [(page["page"], page.get("width")) for page in pages] == [(1, 64), (2, None), (3, None), (4, None), (5, 40)]
     assert [page["error"]["code"] for page in pages[1:4]] == ["bad_base64", "unsupported_image", "engine_failed"]
     assert all(page["error"]["id"] == json_of(response)["id"] for page in pages[1:4])
 
@@ -263,10 +259,13 @@ def test_unexpected_error_is_logged_with_id_but_hidden_from_the_client(caplog: p
     assert "find-me" in caplog.text
 
 
-@pytest.mark.parametrize(("method", "path", "status", "code"), CASES["routes"])
-def test_wrong_routes_are_problems(client: FlaskClient, method: str, path: str, status: int, code: str) -> None:
+@pytest.mark.parametrize(("method", "path", "status", "remedy"), CASES["routes"])
+def test_wrong_path_or_method_names_a_right_one(
+    client: FlaskClient, method: str, path: str, status: int, remedy: str
+) -> None:
     response = client.open(path, method=method)
-    check_problem(response, status, code)
+    problem = check_problem(response, status, {404: "not_found", 405: "method_not_allowed"}[status])
+    assert problem["remedy"].startswith(remedy)
     assert ("Allow" in response.headers) == (status == 405)
 
 
@@ -318,26 +317,8 @@ def test_documentation_lists_exactly_the_options_and_errors() -> None:
     assert codes == declared | {("not_found", 404), ("method_not_allowed", 405)}
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "remedy"),
-    [
-        ("POST", "/v1/orc", "Did you mean /v1/ocr?"),
-        ("GET", "/ready", "Did you mean /readyz?"),
-        ("GET", "/nowhere/at/all", "GET /openapi.json lists all paths."),
-        ("GET", "/v1/ocr", "Accepted here: OPTIONS, POST."),
-    ],
-)
-def test_wrong_path_or_method_names_a_right_one(client: FlaskClient, method: str, path: str, remedy: str) -> None:
-    assert json_of(client.open(path, method=method))["remedy"].startswith(remedy)
-
-
 def test_empty_field_is_named(client: FlaskClient) -> None:
     assert json_of(client.post("/v1/ocr", data={"file": ""}))["detail"] == "The field 'file' is empty."
-
-
-def test_a_page_without_lines_is_an_empty_page() -> None:
-    page = {"page": 3, "width": 10, "height": 20, "angle": 90, "text": "", "lines": []}
-    assert orjson.loads(orjson.dumps(page_to_dict(Page(10, 20, 90, ()), 3))) == page
 
 
 def test_thousands_of_characters_keep_their_boxes() -> None:

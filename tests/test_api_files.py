@@ -1,4 +1,4 @@
-"""POST /v1/ocr that answers files: searchable PDF, several formats as a zip, their names, and pages that failed."""
+"""POST /v1/ocr that returns files: searchable PDF, several formats as a zip, their names, and failed pages."""
 
 import io
 import json
@@ -71,12 +71,6 @@ def test_a_searchable_pdf_has_the_text_of_each_page(client: FlaskClient, files: 
     response = post(client, "format=pdf", *files)
     assert (response.status_code, response.content_type) == (200, "application/pdf")
     assert words_of(response.data) == texts_of(json_of(post(client, "", *files)))
-
-
-def test_accept_header_can_select_a_searchable_pdf(client: FlaskClient) -> None:
-    response = client.post("/v1/ocr", data=PNG, content_type="image/png", headers={"Accept": "application/pdf"})
-    assert response.content_type == "application/pdf"
-    assert response.headers["Content-Disposition"] == 'attachment; filename="document.pdf"'
 
 
 def test_region_text_is_placed_on_the_whole_page(client: FlaskClient) -> None:

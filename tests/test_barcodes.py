@@ -1,7 +1,6 @@
-"""Bar codes: found on pages, in the frame of the image, masked, through a child process, and for Umi-OCR."""
+"""Bar codes: found on pages with boxes in the image, masked, read in a child process, and for Umi-OCR."""
 
 import base64
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
-from image_support import encoded, png
+from image_support import decoded, encoded, png
 from support import data_of, filled
 from web_support import as_base64, json_of, running_reader
 
@@ -76,7 +75,7 @@ def test_barcodes_of_a_large_page_are_found_once() -> None:
     assert np.abs(np.array(corners) - np.array(sorted(places)) - 16).max() <= 8
 
 
-def test_the_search_ends_when_its_client_is_gone() -> None:
+def test_the_search_ends_when_its_client_disconnects() -> None:
     calls = iter([None, None])
 
     def gone_at_the_third() -> None:
@@ -117,7 +116,6 @@ def test_the_text_of_barcodes_is_masked(reader: Reader) -> None:
     [
         ("abc", "Nothing", None, "not a valid barcode format"),
         ("abc", "EAN13", None, "Invalid character"),
-        ("x" * MAX_TEXT, "QRCode", None, "too long"),
         ("x" * (MAX_TEXT + 1), "QRCode", None, "at most"),
         ("", "QRCode", None, "empty"),
         ("abc", "Code128", "H", "ecLevel"),
@@ -137,20 +135,16 @@ def test_the_native_api_lists_barcodes(client: FlaskClient) -> None:
 
 
 def umi(client: FlaskClient, **members: Any) -> Any:
-    response = client.post("/api/qrcode", json=members, base_url="http://127.0.0.1:1224")
-    assert response.status_code == 200
-    return json.loads(response.text)
+    return json_of(client.post("/api/qrcode", json=members, base_url="http://127.0.0.1:1224"))
 
 
-def test_umi_ocr_reads_what_it_has_drawn(client: FlaskClient) -> None:
+def test_umi_ocr_reads_a_code_that_it_drew(client: FlaskClient) -> None:
     drawn = umi(client, text="测试 abc 123", options={"w": 200, "h": 200, "ec_level": 2})
     assert drawn["code"] == 100
-    pixels = cv2.imdecode(np.frombuffer(base64.b64decode(drawn["data"]), np.uint8), cv2.IMREAD_UNCHANGED)
-    assert pixels is not None
-    assert pixels.shape[0] > 100
+    assert decoded(base64.b64decode(drawn["data"])).shape[0] > 100
     read = umi(client, base64=drawn["data"])
-    assert (read["code"], read["data"][0]["text"], read["data"][0]["format"]) == (100, "测试 abc 123", "QRCode")
-    assert (read["data"][0]["orientation"], read["data"][0]["score"]) == (0, 1)
+    found = [read["data"][0][name] for name in ("text", "format", "orientation", "score")]
+    assert (read["code"], found) == (100, ["测试 abc 123", "QRCode", 0, 1])
 
 
 @pytest.mark.parametrize(("members", "code"), data_of("umi_barcodes")["errors"])

@@ -1,4 +1,4 @@
-"""Decoding of base64 text: damaged text that is still clear, and errors that name the place in text that is not."""
+"""Decoding of base64 text: variants that are accepted, and errors that name the place of the fault."""
 
 import base64
 import textwrap
@@ -24,19 +24,14 @@ def wrap(text: str, between: str, width: int = 76) -> str:
 
 
 DAMAGED = {
-    "as it is": TEXT,
-    "without padding": TEXT.rstrip("="),
-    "URL-safe": base64.urlsafe_b64encode(DATA).decode(),
     "data URI": f"data:image/png;base64,{TEXT}",
     "data URI in capitals": f"DATA:IMAGE/PNG;BASE64,{TEXT}",
     "data URI with a charset": f"data:image/jpeg;charset=utf-8;base64,{TEXT}",
     "data URI and a blank": f"data:image/png;base64, {TEXT}",
-    "lines of 76": wrap(TEXT, "\n"),
     "blanks at the line ends": wrap(TEXT, "  \r\n"),
     "blanks for pluses": TEXT.replace("+", " "),
     "blanks for pluses in lines": wrap(TEXT, "\n").replace("+", " "),
     "blanks for pluses in a data URI": f"data:image/svg+xml;base64,{TEXT}".replace("+", " "),
-    "percent escapes": quote(TEXT, safe=""),
     "percent escapes in small letters": TEXT.replace("+", "%2b").replace("/", "%2f").replace("=", "%3d"),
     "an escaped data URI": quote(f"data:image/png;base64,{TEXT}", safe=""),
     "escaped line breaks": wrap(TEXT, "%0D%0A"),
@@ -45,14 +40,14 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED.keys())
-def test_a_damaged_text_gives_the_bytes_that_were_meant(text: str) -> None:
+def test_recoverable_text_is_decoded(text: str) -> None:
     assert decode_base64(text) == DATA
     assert decode_base64(text.encode()) == DATA
     assert decode_base64(memoryview(text.encode())) == DATA
 
 
 @given(data=st.binary(min_size=1, max_size=300), width=st.integers(1, 25))
-def test_any_bytes_survive_every_single_damage(data: bytes, width: int) -> None:
+def test_every_variant_of_base64_decodes_to_the_same_bytes(data: bytes, width: int) -> None:
     text = base64.b64encode(data).decode()
     safe = base64.urlsafe_b64encode(data).decode()
     lines = wrap(text, "\n", 4 * width)
@@ -60,26 +55,26 @@ def test_any_bytes_survive_every_single_damage(data: bytes, width: int) -> None:
 
 
 @given(data=st.binary(min_size=1, max_size=300))
-def test_blanks_for_pluses_give_any_bytes_back(data: bytes) -> None:
+def test_spaces_are_read_as_pluses(data: bytes) -> None:
     # Images begin with a letter and end in one: a blank at either end is taken for a stray one.
     text = base64.b64encode(b"\x89PNG" + data + b"\x82").decode()
     assert decode_base64(text.replace("+", " ")) == base64.b64decode(text)
 
 
 @pytest.mark.parametrize("text", ["", " ", "\r\n", "data:image/png;base64,", "===", b"", memoryview(b"")])
-def test_an_empty_text_is_nothing(text: str | bytes | memoryview) -> None:
+def test_empty_text_counts_as_nothing_sent(text: str | bytes | memoryview) -> None:
     with pytest.raises(NothingSent):
         decode_base64(text)
 
 
 @pytest.mark.parametrize(("text", "complaint"), data_of("wrong_base64")["texts"])
-def test_what_is_wrong_is_named(text: str, complaint: str) -> None:
+def test_errors_name_the_fault(text: str, complaint: str) -> None:
     with pytest.raises(BadBase64, match=complaint):
         decode_base64(text)
 
 
 @given(text=st.one_of(st.text(max_size=60), st.text("AQaz09+/-_=% \r\n,:;data", max_size=60)))
-def test_no_text_raises_anything_else(text: str) -> None:
+def test_any_text_is_decoded_or_raises_a_documented_error(text: str) -> None:
     with suppress(NothingSent, BadBase64):
         assert decode_base64(text)
 
@@ -89,7 +84,7 @@ FILES = malformed_files(lambda kind: kind == "base64")
 
 @pytest.mark.skipif(not FILES, reason=f"the malformed inputs are not at {SHARED}; set OCRSVC_SHARED")
 @pytest.mark.parametrize(("file", "expect"), FILES)
-def test_a_base64_file_is_read_as_its_manifest_allows(file: Path, expect: list[int]) -> None:
+def test_malformed_corpus_files_end_as_their_manifest_allows(file: Path, expect: list[int]) -> None:
     status = 200
     try:
         data = decode_base64(file.read_bytes())
