@@ -111,8 +111,11 @@ class TwoStageRunner:
             pairs = zip(found, logits, strict=False)
             return [decode(RecognizerOutput(*classes, of_line)) for classes, of_line in pairs]
 
-        groups = groups_of(self._shared_threads.map(compute, lines))
-        return [made for group in self._shared_threads.map(choose, groups) for made in group]
+        # In order of width, because a run of another width than the one before takes 1.4 ms longer.
+        order = sorted(range(len(lines)), key=lambda index: lines[index].width)
+        groups = groups_of(self._shared_threads.map(compute, [lines[index] for index in order]))
+        made = [one for group in self._shared_threads.map(choose, groups) for one in group]
+        return [one for _, one in sorted(zip(order, made, strict=True), key=lambda pair: pair[0])]
 
 
 def groups_of(lines: Sequence[Features]) -> list[Sequence[Features]]:
