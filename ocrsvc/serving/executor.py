@@ -27,7 +27,7 @@ class Executor(Generic[J]):
     """N threads that run an engine; each passes up to `batch` jobs to one call of `read`.
 
     `read` returns one answer or error per job, in order; `places` and `may_join` are described in WorkQueue. Each
-    thread calls `on_end` when it ends, and `on_idle` once after it has been idle for IDLE_S.
+    thread calls `on_end` when it ends, and `on_idle` once after IDLE_S without a job, if no other thread runs one.
     """
 
     def __init__(
@@ -134,6 +134,8 @@ class Executor(Generic[J]):
         """Wait for the next jobs; returns [] once the queue is closed and empty, None after calls of `run_in_each`."""
         jobs = self.queue.take(self._batch, IDLE_S)
         if jobs is None and not self._run_calls():
+            if self._due:
+                return None
             self._on_idle()
             jobs = self.queue.take(self._batch)
             if jobs is None:
