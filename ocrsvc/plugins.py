@@ -219,6 +219,8 @@ _ADAPTERS: Final = (
         # TurboOCR's health, liveness and readiness checks.
         health_paths=("/health", "/health/live", "/health/ready", "/ocr.OCRService/Health"),
     ),
+    _adapter("mineru", 8000),
+    _adapter("open_webui", None),
     # It shares its path with the native API, whose requests never have the member "document".
     _adapter("mistral", None, members=("document",), stores_documents=True),
     _adapter(

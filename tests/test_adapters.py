@@ -9,6 +9,7 @@ from flask.testing import FlaskClient
 from image_support import png
 from support import data_of, filled
 from web_support import TEXT, DeafReader, as_base64, client_over, client_raising, json_of, running_app
+from werkzeug.test import EnvironBuilder
 
 from ocrsvc import errors
 from ocrsvc.plugins import adapters
@@ -34,13 +35,26 @@ def part(name: str, data: bytes = PNG, **fields: str) -> dict[str, Any]:
 
 def sending(row: dict[str, Any]) -> dict[str, Any]:
     """How Flask's client sends a row of the file."""
+    if "raw" in row:
+        return {"data": PNG, "content_type": row["raw"]}
     if "file" not in row:
         return dict(filled(row, PAGE=B64))
     return part(row["file"], **{name: value for name, value in row.items() if name != "file"})
 
 
 ROWS = data_of("adapter_requests")
-SENT = {adapter: (path, sending(row)) for adapter, (path, row) in ROWS["sent"].items()}
+
+
+def sending_again(row: dict[str, Any]) -> dict[str, Any]:
+    """The same, for several requests: a form is in bytes, because a stream is at its end after the first."""
+    sent = sending(row)
+    if "file" not in row:
+        return sent
+    request = EnvironBuilder(method="POST", data=sent["data"]).get_request()
+    return {"data": request.get_data(), "content_type": request.content_type}
+
+
+SENT = {adapter: (path, sending_again(row)) for adapter, (path, row) in ROWS["sent"].items()}
 # Documents that nobody waits for, and nothing else.
 JOBS_ONLY = {"azure_read"}
 # Has the path of the native API, whose shape it gets until its body is known.

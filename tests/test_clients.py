@@ -46,6 +46,10 @@ def place(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Itera
     # The first is the name in Umi-OCR's document demo.
     for name in ("XXXXX.pdf", "document.pdf"):
         Image.new("L", (64, 32), 200).save(folder / name)
+    # Where a PDF's own text may be taken, a page is only read if something stands on it.
+    scan = Image.new("L", (64, 32), 200)
+    scan.paste(0, (16, 8, 48, 16))
+    scan.save(folder / "scan.pdf")
     with ExitStack() as stack:
         free = frozenset(port for port in HARD_WIRED if _is_free(port))
         other = _started(stack, {"OCRSVC_TRWEBOCR_BOXES": "poly"})

@@ -81,7 +81,18 @@ def test_the_list_has_every_version(client: FlaskClient) -> None:
     }
 
 
-BY_NAME = ("trwebocr", "trwebocr_cpp", "rapidocr_api", "paddlex", "paddlehub", "paddle_serving", "umi_ocr", "ocr_space")
+BY_NAME = (
+    "trwebocr",
+    "trwebocr_cpp",
+    "rapidocr_api",
+    "paddlex",
+    "paddlehub",
+    "paddle_serving",
+    "umi_ocr",
+    "ocr_space",
+    "mineru",
+    "open_webui",
+)
 IN_THE_ADDRESS: list[tuple[str, dict[str, Any]]] = [
     *(SENT[name] for name in BY_NAME),
     ("/ocr/raw", {"data": PAGE}),

@@ -112,6 +112,10 @@ class DeafReader:
     def read_many(self, *_asked: object) -> list[Any]:
         raise self.error
 
+    def read_files(self, _files: object, _options: ReadOptions, deadline_s: float, *_more: object) -> list[Any]:
+        self.deadlines.append(deadline_s)
+        raise self.error
+
     def read(
         self, _data: bytes, _options: ReadOptions, deadline_s: float, _context: RequestContext = DEFAULT_CONTEXT
     ) -> Reading:

@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
 
 from flask import Blueprint, Response
@@ -35,6 +36,7 @@ from ocrsvc.settings.settings import Settings
 T = TypeVar("T")
 
 _SHOWN_CHARACTERS: Final = 40
+_MAX_NAME_CHARACTERS: Final = 200
 DEFAULT_OPTIONS: Final = ReadOptions()
 URLS_NOT_FETCHED: Final = "URLs are not fetched here."
 Route = tuple[str, str, Callable[..., ResponseReturnValue]]
@@ -160,7 +162,7 @@ class RequestValues(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False)[0]
             name = str(first["loc"][0])
-            value = shown(request_values.get(name))[:_SHOWN_CHARACTERS]
+            value = shown(values.get(name, request_values.get(name)))[:_SHOWN_CHARACTERS]
             raise BadOption(cls.message.format(name=name, value=value, why=first["msg"])) from None
 
 
@@ -172,6 +174,13 @@ def _refuse_true(value: bool) -> bool:  # noqa: FBT001  pydantic calls it
 
 NotServed = Annotated[bool, AfterValidator(_refuse_true)]
 """A flag for a feature that this service lacks; true is refused."""
+
+
+def file_name_of(text: str, default: str) -> str:
+    """The end of a client's file name, without folders; `default` if nothing is left."""
+    name = PurePath(text[-1000:].replace("\\", "/").replace("\0", "")).name[-_MAX_NAME_CHARACTERS:]
+    # Drop lone surrogates, which UTF-8 cannot encode.
+    return name.encode("utf-8", "ignore").decode() or default
 
 
 def all_pages(read: FileRead) -> list[Page]:

@@ -39,6 +39,8 @@ _MAX_REQUEST_BYTES: Final = 384 * 2**20
 _MAX_ACCEPT_CHARS: Final = 4096
 # Blueprints that are not wire formats, so that API keys cannot be restricted to them; `api` is a wire format.
 _NO_FORMAT: Final = frozenset({"", "operators", "ops", "page"})
+# Methods of requests that may read a file, which the limits of callers and keys count.
+_COUNTED: Final = frozenset({"POST", "PUT"})
 
 
 class Admission:
@@ -78,7 +80,7 @@ class Admission:
             keys.check_head(request)
             self._route_by_head(request)
             keys.check_format(request)
-        is_counted = request.method == "POST" and request.routing_exception is None
+        is_counted = request.method in _COUNTED and request.routing_exception is None
         if is_counted:
             self._enter(request)
         # The steps below may parse the body, so they come after the checks that need only the head.
@@ -167,7 +169,7 @@ class KeyCheck:
             self._gate.check_named(request.key.name, None, _format_of(request))
 
     def enter(self, request: Request, pages: int) -> None:
-        """Count a POST in its key's limits and reserve pages, except on operators' routes. Raises OcrsvcError."""
+        """Count a request in its key's limits and reserve pages, except on operators' routes. Raises OcrsvcError."""
         is_counted = _format_of(request) and self._routes.scope_of(_rule_of(request)) != "operate"
         if request.key is not None and is_counted:
             request.pages = self._gate.enter(request.key, pages)

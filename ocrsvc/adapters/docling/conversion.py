@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
-from ocrsvc.adapters.context import AdapterContext, NotServed, RequestValues
+from ocrsvc.adapters.context import AdapterContext, NotServed, RequestValues, file_name_of
 from ocrsvc.engines.model.description import AUTO, parse_language
 from ocrsvc.errors import BadOption, BodyTooLarge, CallerError, NothingSent
 from ocrsvc.http.base64text import decode_base64
@@ -25,7 +24,6 @@ Documents = list[tuple[str, bytes]]
 _MAX_FILES: Final = 100
 _MAX_VALUES: Final = 100
 _MAX_BREAK: Final = 1000
-_MAX_NAME_CHARACTERS: Final = 200
 _LAST_PAGE: Final = 999_999_999
 _WHOLE: Final = re.compile("[0-9]{1,20}")
 _REMEDY: Final = 'Send it as {"kind": "file", "base64_string": "…", "filename": "a.pdf"}.'
@@ -173,7 +171,4 @@ def _check(count: int, expected: str, callbacks: object) -> None:
 
 
 def _name_of(filename: str, place: int) -> str:
-    """The file name without folders, or a default."""
-    name = PurePath(filename[-1000:].replace("\\", "/").replace("\0", "")).name[-_MAX_NAME_CHARACTERS:]
-    # Drop lone surrogates, which UTF-8 cannot encode.
-    return name.encode("utf-8", "ignore").decode() or (f"file_{place}.pdf" if place else "file.pdf")
+    return file_name_of(filename, f"file_{place}.pdf" if place else "file.pdf")
