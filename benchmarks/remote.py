@@ -3,7 +3,7 @@
     python benchmarks/remote.py [--pages 10000] [--seed 1] [--out FILE]
 
 A service with the engine `remote` and the local engine `fake` reads pages of different sizes, 32 requests at a time. In
-place of a model there are two stand-ins (tests/chat_stand_in.py) that read the size of the image. Of a thousand calls
+place of a model there are two stand-ins (bench/failing_chat.py) that read the size of the image. Of a thousand calls
 they refuse 4, stall 5, break 20, repeat a cell endlessly 20 times, end 20 for lack of tokens, send 10 damaged texts and
 10 errors, and die once; half a second later they are started again. Printed: pages by who read them and why, pages that
 were answered wrongly, twice or not at all, connections to the stand-ins that are left after the end, pages per second
@@ -59,8 +59,9 @@ def stand_in(port: int, seed: int) -> Iterator[list[int]]:
     running: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
-        line = [sys.executable, "tests/chat_stand_in.py", str(port), str(seed + len(deaths))]
-        return subprocess.Popen(line, cwd=ROOT, env=clean_environment(), stdout=subprocess.DEVNULL)
+        line = [sys.executable, "-m", "bench.failing_chat", str(port), str(seed + len(deaths))]
+        # Its handler writes each connection that a client resets to stderr.
+        return subprocess.Popen(line, cwd=ROOT / "benchmarks", env=clean_environment(), stderr=subprocess.DEVNULL)
 
     def keep_running() -> None:
         while not done.is_set():

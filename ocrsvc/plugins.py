@@ -152,11 +152,7 @@ _ENGINES: Final = (
         runs_model_code=True,
     ),
     EngineEntry("tr_crnn", "ocrsvc.engines.tr_crnn.engine:open_tr_crnn", _PPOCR_MODULES, uses_onnx_runtime=True),
-    EngineEntry(
-        "remote",
-        "ocrsvc.engines.remote.engine:open_remote",
-        concurrency="remote_concurrency",
-    ),
+    EngineEntry("remote", "ocrsvc.engines.remote.engine:RemoteEngine", concurrency="remote_concurrency"),
     EngineEntry(
         "fake",
         "ocrsvc.engines.fake:FakeEngine",

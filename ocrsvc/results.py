@@ -311,8 +311,6 @@ class MaskedPart:
 
 FallbackReason = Literal["unreachable", "refused", "rejected", "failed", "late", "repeated", "unfinished"]
 FALLBACK_REASONS: Final[tuple[FallbackReason, ...]] = get_args(FallbackReason)
-"""Why a remote model did not read a page: no connection; no capacity; the request was refused as wrong; an error or an
-invalid answer; no answer in time; endless repetition; a text that ends for another reason than the page's end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,9 @@
-"""A stand-in for servers with an OpenAI-compatible API that run a model: it reads the image's size, and fails as told.
-
-As a program it listens on a port, fails by chance, and now and then dies: `python tests/chat_stand_in.py PORT SEED`.
-"""
+"""A stand-in for servers with an OpenAI-compatible API: its model reads the image's size, and fails as it is told."""
 
 import base64
 import json
 import os
-import random
 import struct
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,19 +15,14 @@ from support import QuietHandler, data_of, http_server
 ANSWERS: dict[str, dict[str, Any]] = data_of("chat_answers")
 """What servers answer, by a name: a status with headers and a body, or the pieces of a stream."""
 
-# Of a thousand calls to the program.
-CHANCES = {"busy": 2, "loading": 2, "stall": 5, "cut": 20, "repeat": 20, "length": 20, "bad": 10, "error": 10, "die": 1}
-
 
 class ChatServer:
     """What the stand-in was asked, and what is open; `choose` gives the name of the answer for an image's size."""
 
     def __init__(self, choose: Callable[[str], str]) -> None:
-        self.choose = choose
+        self.choose, self.url, self._lock = choose, "", threading.Lock()
         self.requests: list[dict[str, Any]] = []
         self.counts: Counter[str] = Counter()
-        self.url = ""
-        self._lock = threading.Lock()
 
     def count(self, name: str, by: int = 1) -> None:
         with self._lock:
@@ -44,14 +34,6 @@ class ChatHandler(QuietHandler):
 
     protocol_version = "HTTP/1.1"
     chat: ChatServer
-
-    def setup(self) -> None:
-        super().setup()
-        self.chat.count("open")
-
-    def finish(self) -> None:
-        self.chat.count("open", -1)
-        super().finish()
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -99,17 +81,3 @@ def chat_server(choose: Callable[[str], str], port: int = 0) -> Iterator[ChatSer
     handler = type("Handler", (ChatHandler,), {"chat": server})
     with http_server(handler, port=port) as server.url:
         yield server
-
-
-def main() -> None:
-    chance = random.Random(int(sys.argv[2]))
-
-    def choose(_size: str) -> str:
-        return chance.choices(["ok", *CHANCES], [1000 - sum(CHANCES.values()), *CHANCES.values()])[0]
-
-    with chat_server(choose, int(sys.argv[1])):
-        threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

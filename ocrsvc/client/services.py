@@ -89,10 +89,7 @@ class Services:
         return await self.exchange(request, receive, timeout_s)
 
     async def exchange(self, request: Request, receive: Receive[T], timeout_s: float) -> T:
-        """Send a request until a service answers, and return what `receive` makes of the response before its body.
-
-        The connection is closed if `receive` does not read the whole body. Raises OcrsvcError; as `receive`.
-        """
+        """Send a request until a service answers; `receive` reads the body. Raises OcrsvcError; as `receive`."""
 
         async def attempt(place: Place, left_s: float) -> T:
             async with asyncio.timeout(left_s), aclosing(await self._send(place, request, left_s)) as answer:

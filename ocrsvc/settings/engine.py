@@ -124,9 +124,7 @@ class RemoteEngineSettings(SettingsGroup, title="Engine remote"):
         "Engine in this process that reads pages when the model does not, and that finds the lines.",
         accepted=lambda: "one of " + ", ".join(name for name in engines() if name != "remote"),
     )
-    remote_concurrency: int = setting(
-        16, "Pages that a worker sends to the servers at a time.", "pages", between=(1, 512)
-    )
+    remote_concurrency: int = setting(16, "Pages that a worker sends to the servers at a time.", between=(1, 512))
     remote_timeout_s: float = setting(
         60.0,
         "Time for the model to read a page, retries included, and at most half of the time until the page's deadline; "

@@ -45,21 +45,16 @@ def plan_for(settings: Settings, *, workers: int | None = None, threads: int | N
 
     `workers` and `threads`, from gunicorn's flags, override the settings.
     """
+    concurrency = engines()[settings.engine].concurrency
     return plan(
         read_cpus(),
         device_for(settings),
         settings.queue_size,
         workers=workers or settings.workers,
         threads=threads or settings.threads,
-        engine_threads=settings.engine_threads or _concurrency_of(settings),
+        engine_threads=settings.engine_threads or (getattr(settings, concurrency) if concurrency else None),
         gpu_count=len(gpus_for(settings)),
     )
-
-
-def _concurrency_of(settings: Settings) -> int | None:
-    """The pages that the engine reads at a time in a worker, for engines that wait instead of computing; else None."""
-    concurrency = engines()[settings.engine].concurrency
-    return getattr(settings, concurrency) if concurrency else None
 
 
 def gpus_for(settings: Settings) -> tuple[str, ...]:

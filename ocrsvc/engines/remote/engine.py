@@ -4,16 +4,15 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import cv2
-import pybase64
 
 from ocrsvc.client.loop_thread import LoopThread, result_of
 from ocrsvc.engines.contract import EngineTraits
 from ocrsvc.engines.remote.alignment import align
-from ocrsvc.engines.remote.chat import REPEATED, ChatModel, complete, open_servers
+from ocrsvc.engines.remote.chat import REPEATED, complete, open_servers, request_of
 from ocrsvc.engines.remote.local_engine import LocalEngine
 from ocrsvc.engines.remote.page_text import clean_markdown, page_of, plain_lines
 from ocrsvc.engines.remote.prompts import PROMPTS
@@ -26,8 +25,6 @@ from ocrsvc.system.thread_plan import ThreadPlan
 
 LOG: Final = logging.getLogger("ocrsvc.remote")
 
-# Longest side of the image that is sent, if the prompt has none. It bounds the memory of a page; models shrink more.
-MAX_SIDE_PX: Final = 4096
 _REASONS: Final[tuple[tuple[type[OcrsvcError], FallbackReason], ...]] = (
     (Unreachable, "unreachable"),
     (Refused, "refused"),
@@ -44,9 +41,7 @@ class RemoteEngine:
 
     def __init__(self, settings: Settings, plan: ThreadPlan) -> None:
         _check(settings)
-        self._model = ChatModel(settings.remote_model, PROMPTS[settings.remote_prompt], settings.remote_max_tokens)
-        self._timeout_s = settings.remote_timeout_s
-        self._read = self._read_page if settings.remote_mode == "page" else self._read_lines
+        self._settings, self._prompt = settings, PROMPTS[settings.remote_prompt]
         key = settings.remote_key.get_secret_value() if settings.remote_key else ""
         try:
             self._servers = open_servers(settings.remote_url, key, settings.remote_concurrency)
@@ -74,7 +69,7 @@ class RemoteEngine:
     def read(self, task: ReadTask) -> Page | OcrsvcError:
         """Read an image with the model, or with the local engine if the model fails."""
         try:
-            return self._read(task)
+            return self._read_page(task) if self._settings.remote_mode == "page" else self._read_lines(task)
         except OcrsvcError as error:
             return error
 
@@ -87,9 +82,7 @@ class RemoteEngine:
 
     def _read_lines(self, task: ReadTask) -> Page:
         page = self._local.read(task)
-        if not page.lines:
-            return page
-        text = self._ask(task, turn(task.image.pixels, page.angle))
+        text = self._ask(task, turn(task.image.pixels, page.angle)) if page.lines else ""
         if isinstance(text, Fallback):
             return replace(page, fallback=text)
         return replace(page, lines=align(page.lines, plain_lines(clean_markdown(text))))
@@ -97,8 +90,9 @@ class RemoteEngine:
     def _ask(self, task: ReadTask, pixels: Pixels) -> str | Fallback:
         """The model's text, if it is complete. Raises the errors of the task's check."""
         task.check()
-        timeout_s = min(self._timeout_s, (task.deadline - time.monotonic()) / 2)
-        request = self._model.request(_data_url(pixels, self._model.prompt.max_side_px or MAX_SIDE_PX))
+        timeout_s = min(self._settings.remote_timeout_s, (task.deadline - time.monotonic()) / 2)
+        _, encoded = cv2.imencode(".png", shrink(pixels, self._prompt.max_side_px)[0])
+        request = request_of(self._prompt, encoded.data, self._settings.remote_model, self._settings.remote_max_tokens)
         future = self._loop.submit(complete(self._servers, request, timeout_s))
         try:
             while not wait([future], CLIENT_CHECK_S).done:
@@ -107,53 +101,40 @@ class RemoteEngine:
             # If the check has raised, this closes the connection.
             future.cancel()
         try:
-            completion = result_of(future)
+            text, finish_reason = result_of(future)
         except OcrsvcError as error:
             return self._fallback(next(why for kind, why in _REASONS if isinstance(error, kind)), error.detail)
-        if completion.finish_reason == "stop":
-            return completion.text
-        reason: FallbackReason = "repeated" if completion.finish_reason == REPEATED else "unfinished"
-        return self._fallback(reason, f"finish_reason {completion.finish_reason[:100]!r}")
+        if finish_reason == "stop":
+            return text
+        return self._fallback("repeated" if finish_reason == REPEATED else "unfinished", finish_reason[:100])
 
     def _fallback(self, reason: FallbackReason, detail: str) -> Fallback:
         LOG.info("fallback to %s: %s (%s)", self._local.name, reason, detail)
         return Fallback(self._local.name, reason)
 
 
+@dataclass(frozen=True, slots=True)
 class RemoteHandle:
-    """See engines.contract.Handle."""
+    """See engines.contract.Handle. It holds no resources."""
 
-    def __init__(self, engine: RemoteEngine) -> None:
-        self._engine = engine
+    engine: RemoteEngine
 
     def warm_up(self) -> None:
         """Do nothing: the local engine is warm, and the servers are asked with the first page."""
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         """See engines.contract.Handle."""
-        return [self._engine.read(task) for task in tasks]
+        return [self.engine.read(task) for task in tasks]
 
     def close(self) -> None:
-        """Do nothing, because a handle holds no resources."""
+        """Do nothing."""
 
 
 def _check(settings: Settings) -> None:
     if settings.isolation == "process":
         raise EngineUnavailable("The engine remote runs in threads.", "Set OCRSVC_ISOLATION=thread.")
-    if not settings.remote_url or not settings.remote_model:
+    if not settings.remote_url or not settings.remote_model or settings.remote_local == settings.engine:
         raise EngineUnavailable(
-            "The engine remote has no server or no model.",
-            "Set OCRSVC_REMOTE_URL, such as http://gpu1:8000/v1, and OCRSVC_REMOTE_MODEL.",
+            "The engine remote needs a server, a model, and another engine beside it.",
+            "Set OCRSVC_REMOTE_URL, such as http://gpu1:8000/v1, OCRSVC_REMOTE_MODEL, and OCRSVC_REMOTE_LOCAL.",
         )
-    if settings.remote_local == settings.engine:
-        raise EngineUnavailable("OCRSVC_REMOTE_LOCAL names the engine remote itself.", "Name another, such as ppocr.")
-
-
-def _data_url(pixels: Pixels, max_side_px: int) -> str:
-    _, encoded = cv2.imencode(".png", shrink(pixels, max_side_px)[0])
-    return "data:image/png;base64," + pybase64.b64encode(encoded.data).decode("ascii")
-
-
-def open_remote(settings: Settings, plan: ThreadPlan) -> RemoteEngine:
-    """Open the engine. Raises EngineUnavailable, BadModel."""
-    return RemoteEngine(settings, plan)

@@ -1,7 +1,6 @@
 """The local engine beside a remote model: few handles, one per core, for the many threads that wait for the model."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, LifoQueue
 
@@ -21,8 +20,8 @@ class LocalEngine:
     def __init__(self, settings: Settings, plan: ThreadPlan) -> None:
         self.name = settings.remote_local
         threads = max(1, round(read_cpus() / plan.workers))
-        own_settings = settings.model_copy(update={"engine": self.name})
-        self._engine = open_engine_in_process(own_settings, replace(plan, engine_threads=threads))
+        settings = settings.model_copy(update={"engine": self.name})
+        self._engine = open_engine_in_process(settings, replace(plan, engine_threads=threads))
         self._idle: LifoQueue[Handle] = LifoQueue()
         try:
             if not self._engine.traits.any_thread:
@@ -41,8 +40,11 @@ class LocalEngine:
     def read(self, task: ReadTask) -> Page:
         """Read an image once a handle is idle, without tables, regions and bar codes. Raises OcrsvcError."""
         options = replace(task.options, tables=False, layout=False, barcodes=False)
-        with self._handle(task.check) as handle:
+        handle = self._take(task.check)
+        try:
             page = handle.read([replace(task, options=options)])[0]
+        finally:
+            self._idle.put(handle)
         if isinstance(page, OcrsvcError):
             raise page
         return page
@@ -53,17 +55,9 @@ class LocalEngine:
             self._idle.get_nowait().close()
         self._engine.close()
 
-    @contextmanager
-    def _handle(self, check: Check) -> Iterator[Handle]:
+    def _take(self, check: Check) -> Handle:
         """Wait for an idle handle. Raises the errors of `check`."""
         while True:
             check()
-            try:
-                handle = self._idle.get(timeout=CLIENT_CHECK_S)
-                break
-            except Empty:
-                continue
-        try:
-            yield handle
-        finally:
-            self._idle.put(handle)
+            with suppress(Empty):
+                return self._idle.get(timeout=CLIENT_CHECK_S)

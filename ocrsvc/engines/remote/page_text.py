@@ -1,12 +1,11 @@
-"""Cleans the Markdown that a remote model wrote, and derives lines and tables from it."""
+"""Cleans the Markdown that a remote model wrote, and derives the page's lines from it."""
 
 import html
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
-from ocrsvc.results import Box, Cell, Line, Page, Table
+from ocrsvc.results import Line, Page
 
 _FRONT_MATTER: Final = re.compile(r"\A\s*---[ \t]*\n.*?\n---[ \t]*(?:\n|\Z)", re.DOTALL)
 _FENCE: Final = re.compile(r"\A\s*```(?:markdown|md|html|text)?[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)
@@ -27,9 +26,6 @@ _CELL_END: Final = re.compile(r"</t[dh]>")
 _ANY_TAG: Final = re.compile(r"</?(?:table|tr|t[dh])[^<>]*>")
 _MARKS: Final = re.compile(r"^\s{0,3}(?:#{1,6}|>)\s+|\*\*|\$\$")
 _RULE: Final = re.compile(r"[|\s:+=*_-]+")
-_ROW: Final = re.compile(r"<tr>(.*?)(?=<tr>|\Z)", re.DOTALL)
-_CELL: Final = re.compile(r"<t[dh]([^<>]*)>(.*?)(?=<t[dh]|</tr>|\Z)", re.DOTALL)
-_MAX_TABLE_CELLS: Final = 10_000
 
 
 def clean_markdown(text: str) -> str:
@@ -77,49 +73,7 @@ def page_of(markdown: str, width: int, height: int, *, whole: bool) -> Page:
     """
     texts = plain_lines(markdown)
     texts = [" ".join(texts)] if whole and texts else texts
-    step = height / max(1, len(texts))
-    lines = (Line(text, 1.0, _strip(width, step * at, step * (at + 1))) for at, text in enumerate(texts))
-    tables = tuple(_tables(markdown, _strip(width, 0, height)))
-    return Page(width, height, 0, tuple(lines), tables=tables, markdown=markdown)
-
-
-def _strip(width: float, top: float, bottom: float) -> Box:
-    return (0.0, top), (float(width), top), (float(width), bottom), (0.0, bottom)
-
-
-def _tables(markdown: str, box: Box) -> Iterator[Table]:
-    """The tables, until they have more than 10,000 cells together."""
-    left = _MAX_TABLE_CELLS
-    for rest in markdown.split("<table>")[1:]:
-        cells, taken = dict[tuple[int, int], Cell](), set[tuple[int, int]]()
-        for row, row_text in enumerate(_ROW.findall(rest.partition("</table>")[0])):
-            column = 0
-            for attributes, text in _CELL.findall(row_text):
-                while (row, column) in taken:
-                    column += 1
-                spans = {name: int(count) for name, count in _SPAN.findall(attributes)}
-                cell = Cell(row, column, spans.get("rowspan", 1), spans.get("colspan", 1), box, _cell_text(text), ())
-                if taken.intersection(_places(cell)):
-                    cell = replace(cell, row_span=1, column_span=1)
-                cells[row, column] = cell
-                taken.update(_places(cell))
-                if len(taken) > left:
-                    return
-        rows, columns = (1 + max((place[axis] for place in taken), default=-1) for axis in (0, 1))
-        left -= rows * columns
-        if left < 0:
-            return
-        # The model may have written too few cells.
-        for place in {(row, column) for row in range(rows) for column in range(columns)} - taken:
-            cells[place] = Cell(*place, 1, 1, box, "", ())
-        if cells:
-            yield Table(box, rows, columns, tuple(cells[place] for place in sorted(cells)))
-
-
-def _places(cell: Cell) -> list[tuple[int, int]]:
-    rows, columns = range(cell.row, cell.row + cell.row_span), range(cell.column, cell.column + cell.column_span)
-    return [(row, column) for row in rows for column in columns]
-
-
-def _cell_text(text: str) -> str:
-    return "\n".join(plain_lines(_CELL_END.sub("", text)))
+    tops = [height * at / len(texts) for at in range(len(texts) + 1)] if texts else []
+    boxes = [((0.0, top), (width, top), (width, bottom), (0.0, bottom)) for top, bottom in pairwise(tops)]
+    lines = (Line(text, 1.0, box) for text, box in zip(texts, boxes, strict=True))
+    return Page(width, height, 0, tuple(lines), markdown=markdown)

@@ -7,17 +7,10 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """How a model is asked to read a page.
-
-    Attributes:
-        text: The prompt.
-        max_side_px: The longest side of the image that the model was trained on; larger images are shrunk first.
-        text_first: Whether the prompt stands before the image.
-        members: More members of the request's JSON.
-    """
+    """A prompt before or behind an image of at most `max_side_px`, and more `members` of the request's JSON."""
 
     text: str
-    max_side_px: int | None = None
+    max_side_px: int = 4096  # bounds the memory of a page; the models shrink more
     text_first: bool = False
     members: Mapping[str, Any] = field(default_factory=dict)
 
