@@ -16,7 +16,7 @@ Clock = Callable[[], float]
 NEVER: Final = float("-inf")
 # Time after a refusal or timeout during which a service's concurrency limit does not grow.
 _GROW_AGAIN_S: Final = 30.0
-# Several timeouts within this time halve the concurrency limit of a service only once.
+# Several timeouts within this many seconds halve a service's concurrency limit only once.
 _SAME_TIMEOUT_S: Final = 5.0
 
 

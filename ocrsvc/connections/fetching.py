@@ -60,7 +60,7 @@ class Deadline:
         self._is_callers = limit_s <= max_s
 
     def step_s(self) -> float:
-        """Timeout of the next socket call. Raises DeadlineExceeded or UrlUnavailable if no time is left; as `check`."""
+        """Timeout of the next socket call. Raises as `check` does, also if no time is left."""
         self._check()
         left_s = self._end_s - time.monotonic()
         if left_s > 0:

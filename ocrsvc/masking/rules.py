@@ -93,7 +93,7 @@ def masked_text(text: str, rules: Rules) -> str:
 
 
 def mask_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Replace each character of the spans [begin, end) by a star, except white space."""
+    """Replace every character in the spans [begin, end) with an asterisk, except white space."""
     pieces, at = [], 0
     for begin, end in spans:
         stars = "".join(character if character.isspace() else MASK for character in text[begin:end])

@@ -21,7 +21,7 @@ from ocrsvc.serving.work_queue import CLIENT_CHECK_S
 from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.model_metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
 
-# Retired versions that are remembered, so that requests that still refer to them select a version again.
+# Number of retired versions to remember, so that a request that still refers to one selects its version anew.
 MAX_RETIRED: Final = 64
 
 

@@ -205,7 +205,7 @@ class ModelWatcher:
         return self._done.is_set()
 
     def look(self) -> None:
-        """Check once, and start loads and proofs in their threads. Raises OcrsvcError; a later check may succeed."""
+        """Check the repository once; threads load and try new versions. Raises OcrsvcError; may be repeated."""
         catalogue = self.refresh()
         if self.switch.is_behind(catalogue):
             self._switching.begin(self.follow)

@@ -234,7 +234,7 @@ _REFUSE: Final = _FAIL | errno.EPERM
 _X32: Final = 0x40000000
 
 
-# By architecture: its number in the kernel's audit subsystem, and the column of its numbers in the tables above.
+# For each architecture: its number in the kernel's audit subsystem, and its column in the tables above.
 _ARCHITECTURES: Final = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}
 
 _Instruction = tuple[int, int, int, int]

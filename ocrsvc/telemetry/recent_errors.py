@@ -41,7 +41,7 @@ class _Rings(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class RecentError:
-    """One failure. `when_s` is Unix time; `status` is the HTTP status, also for gRPC calls, 0 if there is none."""
+    """One failure. `when_s` is Unix time; `status` is the HTTP status (for gRPC calls too), or 0 if there is none."""
 
     when_s: float
     fault: Fault

@@ -19,7 +19,7 @@ _PARAGRAPH_END: Final = "LINE_BREAK"
 
 @dataclass(frozen=True, slots=True)
 class _PlacedWord:
-    """A word of the page with its corners in whole pixels, and the kind of space behind it, "" for none."""
+    """A word of the page with its corners in whole pixels, and the kind of space that follows it, or "" if none."""
 
     word: Word
     corners: Sequence[int]

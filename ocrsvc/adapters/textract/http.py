@@ -25,7 +25,7 @@ _REMEDY: Final = "Send the file in Document.Bytes."
 _SHOWN_CHARACTERS: Final = 100
 
 _SIGNED_BY: Final = re.compile(r"AWS4-HMAC-SHA256\s+Credential=([^/,\s]+)/")
-# Textract's exception for each class of errors; the first that fits counts.
+# Textract's exception for each error class; the first match wins.
 _EXCEPTIONS: Final[Sequence[tuple[type[OcrsvcError], str]]] = (
     (errors.KeyMissing, "MissingAuthenticationTokenException"),
     (errors.KeyRefused, "UnrecognizedClientException"),

@@ -96,7 +96,7 @@ UNREAD: Final = LineText("", 0.0)
 
 @dataclass(slots=True)
 class _DetectedLine:
-    """A detected line: its outline, in reading direction, and its text once it is read."""
+    """A detected line: its outline, with corners from the start of the text, and its text once it is recognized."""
 
     outline: Outline
     read: LineText = UNREAD
