@@ -52,7 +52,7 @@ class PageCounts:
         self.lock_file = open_memory("ocrsvc-page-counts")
 
     def unsettled_slots(self) -> list[int]:
-        """Slots with unsettled pages."""
+        """Slots of workers whose counted pages are not in the store yet."""
         blocks = [slice(slot * SERIES, (slot + 1) * SERIES) for slot in range(self._slots)]
         return [slot for slot, places in enumerate(blocks) if self.counted[places] != self.settled[places]]
 

@@ -140,7 +140,7 @@ class Destination:
 
 
 class ObjectDestination(Destination):
-    """The objects below a URL; a file is written to a local temporary file first, and uploaded when complete."""
+    """Writes output as objects below a URL; each file is first a local temporary file, uploaded when complete."""
 
     note_s = 5.0
 

@@ -95,7 +95,7 @@ class WorkFile:
         return row[0] if row and _crc(page, row[1], row[0]) == row[2] else None
 
     def facts(self, pages: range) -> Iterator[tuple[int, PageFacts]]:
-        """The facts of each page in a range that has a result, in order."""
+        """Yield in order the facts of those pages of the range that have a result."""
         query = "SELECT * FROM page WHERE n >= ? AND n < ? ORDER BY n"
         for n, _, _, *facts in self._db.execute(query, (pages.start, pages.stop)).fetchall():
             yield n, PageFacts(*facts)

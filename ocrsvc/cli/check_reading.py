@@ -95,7 +95,7 @@ class ReadingChecks:
         return _lines(self._read_one(np.full_like(self._pixels[:1, :1], 255)))
 
     def deadline(self) -> str:
-        """Read a page whose deadline has passed, together with one that has time left."""
+        """Check that a page whose deadline has passed does not affect one that is read with it."""
 
         def late() -> None:
             raise DeadlineExceeded("The deadline of this page has passed.")

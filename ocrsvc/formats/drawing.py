@@ -39,7 +39,7 @@ def _black_out(canvas: Pixels, box: Box) -> None:
 
 
 def drawing_bytes(pixels: Pixels, page: Page) -> int:
-    """Peak memory of `draw_page` in bytes: the copy, if any, and the JPEG twice."""
+    """Peak memory of `draw_page` in bytes: the copy of the pixels, if one is made, and twice the JPEG."""
     canvas_bytes = 0 if pixels.shape == (page.height, page.width, 3) else 4
     return page.width * page.height * (canvas_bytes + 2)
 

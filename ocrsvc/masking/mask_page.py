@@ -20,7 +20,7 @@ _LONG_PART: Final = re.compile(rf"\S{{{LONG},}}")
 MARGIN = 3.0
 # Additional margin, as a share of the line's length: letters may be wide before the part and narrow after it.
 MARGIN_SHARE = 0.04
-# Margin beside known character boxes, in heights of the line, because the edges of letters are blurred.
+# Margin around known character boxes, as a share of the line height, because the edges of letters are blurred.
 _EDGE = 0.08
 
 

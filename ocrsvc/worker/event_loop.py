@@ -113,7 +113,7 @@ class EventLoop:
         self.threads.shutdown()
 
     def stop(self) -> None:
-        """Any thread, or a signal handler: stop accepting, finish open requests, close the connections."""
+        """Stop accepting, finish open requests, close the connections. Any thread or signal handler may call it."""
         self.is_stopping = True
         self._call(lambda: None)
 

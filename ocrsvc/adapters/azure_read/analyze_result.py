@@ -141,7 +141,7 @@ class Scale:
 
     @property
     def unit(self) -> str:
-        """The unit's name."""
+        """The unit of coordinates, as Azure names it: pixel or inch."""
         return "pixel" if self.dpi is None else "inch"
 
     def length(self, px: float) -> float:

@@ -138,7 +138,7 @@ def _listed(value: object) -> Sequence[Any]:
 
 
 def _failure(failure: OcrsvcError) -> Response:
-    """The whole call's error, whose `code` is HTTP's and whose `status` has the name of gRPC's."""
+    """The error response of a whole call: `code` is the HTTP status, `status` the name of the gRPC status."""
     reason = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": failure.code.upper(), "domain": "ocrsvc"}
     error = {"code": failure.status, "message": str(failure), "status": code_of(failure).name, "details": [reason]}
     return as_json({"error": error}, failure.status)

@@ -93,7 +93,7 @@ def parse_members(members: Mapping[str, Any], kind: type[M]) -> M:
     values = {}
     for name in map(to_camel, kind.model_fields):
         if (value := members.get(name)) is not None:
-            # Truncate text, except the file, before pydantic checks it.
+            # Truncate long values, except `file`, before pydantic checks them.
             is_long = isinstance(value, str | bytes) and name != "file"
             values[name] = as_text(value)[: MAX_TEXT + 1] if is_long else value
     try:

@@ -142,7 +142,7 @@ def check_size(width: int, height: int, channels: int) -> int:
 
 
 def to_image_file(pixels: bytes, size: tuple[int, int, int], share: Share) -> bytes:
-    """Convert pixels to a PNM file, counted in the memory share. Raises CodedError, QueueFull, BodyTooLarge."""
+    """Convert pixels to a PNM file, counted in the memory `share`. Raises CodedError, QueueFull, BodyTooLarge."""
     size_bytes = check_size(*size)
     if len(pixels) != size_bytes:
         raise CodedError("BODY_SIZE_MISMATCH", f"Body size mismatch: expected {size_bytes} bytes, got {len(pixels)}")

@@ -111,7 +111,7 @@ def _em_px(owned: Numbers, matrix: Matrix, heights: Numbers, has_ink: Flags) -> 
     """Font size of each character in pixels; from the height of the ink if the size in the file is implausible."""
     up = _turned(owned[:, 2:4], matrix)
     em = np.clip(np.abs(owned[:, 4]) * np.hypot(up[:, 0], up[:, 1]), _MIN_EM_PX, _FURTHEST_PX)
-    # A size is implausible if the font's tallest letter is much smaller or larger.
+    # A font size is implausible if the font's tallest letter is much smaller or larger than it.
     _, fonts = np.unique(owned[:, 5], return_inverse=True)
     highest = np.zeros(fonts.max(initial=-1) + 1)
     np.maximum.at(highest, fonts[has_ink], (heights / em)[has_ink])

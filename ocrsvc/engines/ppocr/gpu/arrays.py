@@ -27,7 +27,7 @@ class ArrayBackend:
     name = "numpy"
 
     def upload(self, array: NDArray[Any]) -> Array:
-        """Copy an array to the GPU; numpy returns the array itself."""
+        """Copy an array to the GPU; the numpy backend returns the array itself."""
         return self.xp.asarray(array)
 
     def download(self, array: Array) -> NDArray[Any]:
