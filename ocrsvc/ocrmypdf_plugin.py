@@ -209,7 +209,7 @@ def _with_tesseract_font(text_pdf: io.BytesIO) -> bytes:
 
 
 def _dpi_of(image: Path) -> float:
-    """The resolution in an image file, in pixels per inch, or the default."""
+    """The resolution that an image file states, in pixels per inch, or the default."""
     with Image.open(image) as opened:
         dpi = float(opened.info.get("dpi", (_DEFAULT_DPI, _DEFAULT_DPI))[0])
     return dpi if math.isfinite(dpi) and dpi > 0 else _DEFAULT_DPI

@@ -71,7 +71,7 @@ class Run:
         self._events.put(lambda: self._writing.shutdown(wait=False, cancel_futures=True))
 
     def execute(self) -> RunCounts:
-        """Run to the end. Raises OcrsvcError, OSError and sqlite3.Error; committed results are kept in any case."""
+        """Run to completion. Raises OcrsvcError, OSError and sqlite3.Error, and keeps what is committed in any case."""
         self._counts.begin()
         try:
             self._loop()

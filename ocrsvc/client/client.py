@@ -35,11 +35,11 @@ class Access(TypedDict, total=False):
 
     Attributes:
         headers: Headers sent with every request, for example for a proxy.
-        api_key: The service's API key; None uses OCRSVC_API_KEY of the environment.
+        api_key: The service's API key; None uses the environment variable OCRSVC_API_KEY.
         ca: PEM file with the CA of the service's certificate; by default the CAs that httpx trusts.
         certificate: PEM files with the client certificate and its key.
-        priority: Priority of requests without the option `priority`.
-        rules: Rules for balancing; None means `Rules()`, for a single service with connect_s=5 and patience_s=3.
+        priority: Priority of requests that do not set the option `priority`.
+        rules: Load-balancing rules; None means `Rules()`, or with one service `Rules(connect_s=5, patience_s=3)`.
     """
 
     headers: Mapping[str, str] | None

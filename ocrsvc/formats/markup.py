@@ -5,7 +5,7 @@ from typing import Final
 
 from ocrsvc.results import Cell, Table
 
-# XML's special characters, and those that XML 1.0 cannot contain or that its parsers change.
+# XML's special characters, and the characters that XML 1.0 forbids or that XML parsers normalize.
 _SPECIAL: Final = re.compile("[&<>\"']|[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # White space other than the space is written as a reference, because parsers normalize it in attributes.
 _REFERENCES: Final = {

@@ -122,7 +122,7 @@ class Answer:
 
 
 def pack(response: Any, share: Share) -> Answer:
-    """Serialize a response; `share` counts its bytes. Raises QueueFull, BodyTooLarge."""
+    """Serialize a response and count its bytes in `share`. Raises QueueFull, BodyTooLarge."""
     share.take(limits.ANSWER_COPIES * (PREFIX_BYTES + response.ByteSize()))
     data = frame(response.SerializeToString())
     share.give_back((limits.ANSWER_COPIES - 1) * len(data))

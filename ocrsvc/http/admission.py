@@ -148,7 +148,7 @@ class KeyCheck:
             self._check(request, credential)
 
     def check_body(self, request: Request) -> None:
-        """Check the key in a form's body, if the wire format allows it there. Raises OcrsvcError."""
+        """Check the API key in a form's body, for wire formats that allow one there. Raises OcrsvcError."""
         if request.key is not None or not self._may_come_in_body(request):
             return
         try:

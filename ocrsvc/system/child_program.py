@@ -30,7 +30,7 @@ class RequestFailed(Exception):
 
 
 def apply_limits() -> tuple[int, ...]:
-    """Apply the limits in the program's arguments; returns the file descriptors that it inherited."""
+    """Apply the limits in this program's arguments; returns the file descriptors that the program inherited."""
     parent, memory_bytes, file_bytes, *files = map(int, sys.argv[1:])
     end_with_parent(parent)
     limit_resources(memory_bytes, file_bytes, _OPEN_FILES)

@@ -206,7 +206,7 @@ _OWN_OR_ZERO: Final = (
 )
 # Only queries are allowed: the third argument, a pointer to a new limit, must be null.
 _LIMIT: Final = "prlimit64 302 261"
-# Files may be opened only without the flags in _CHANGES: second argument of open, third of openat.
+# Files may be opened only without the flags in _CHANGES, which are the second argument of open, the third of openat.
 _OPEN: Final = "open 2 -1"
 _OPENAT: Final = "openat 257 56"
 _CHANGES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC

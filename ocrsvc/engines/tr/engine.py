@@ -118,7 +118,7 @@ class TrHandle:
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
         pixels, options = np.ascontiguousarray(task.image.pixels), task.options
         try:
-            # The library reads a page in one call, which cannot be interrupted: check before it.
+            # The library reads a page in one call that cannot be interrupted, so check the deadline before.
             task.check()
             if options.detect:
                 lines = self._run(pixels, UPRIGHT if options.upright_boxes else ROTATED)

@@ -122,7 +122,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
 
 def _are_headings(lines: TextLines, here: Indices, text: Indices) -> Flags:
     """Whether each line `here` belongs to a heading of the text below: the last lines, in larger type than `text`."""
-    # Boxes around few characters come out higher, so the characters must also be wider.
+    # Boxes around only a few characters come out too high, so the characters must also be wider.
     larger = lines.height[here] > HEADING * median(lines.height[text])
     larger &= lines.character[here] > HEADING * median(lines.character[text])
     larger[:-HEADING_ROWS] = False

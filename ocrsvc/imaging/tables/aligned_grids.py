@@ -262,7 +262,7 @@ def _bands(block: TextBlock, left: float, right: float, places: Sequence[float])
 
 
 def _divided_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval], least: int) -> Rows:
-    """The table rows between two rules: one per text row if enough text rows are full, else a single one."""
+    """The table rows between two rules: one per text row if most have text in most columns, else a single one."""
     whole = [[line for row in rows for line in row]]
     by_column = in_columns(block, rows, columns)
     if len(rows) < least or any(map(partial(is_running_text, block), by_column, columns)):

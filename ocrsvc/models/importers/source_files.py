@@ -42,7 +42,7 @@ class SourceFile:
         return Path(self.base).suffix.lower()
 
     def open(self) -> BinaryIO:
-        """Open the file. Raises BadModel: it cannot be read, or is not a regular file."""
+        """Open the file. Raises BadModel if it cannot be read or is not a regular file."""
         try:
             # O_NONBLOCK: opening a pipe must not block. O_NOFOLLOW: the file may have been replaced by a link.
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

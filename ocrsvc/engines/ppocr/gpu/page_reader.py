@@ -51,7 +51,7 @@ MAX_SAMPLES: Final = 36
 
 
 class GpuCrop(LineImage):
-    """One line of a page that is on the GPU, and the size of its crop."""
+    """One line of a page in GPU memory, with the size of its crop."""
 
     def __init__(self, reader: GpuPageReader, outline: Outline) -> None:
         self.page, self.outline = reader.page, outline

@@ -57,7 +57,7 @@ def _pitch(ways: NDArray[np.float64]) -> float:
 
 
 def blank_columns(crop: Pixels) -> NDArray[np.bool_]:
-    """(w,) whether each column has no ink in the line's core. The background is found at the crop's edges."""
+    """(w,) whether each column has no ink in the rows CORE. The rows EDGES show if the background is light or dark."""
     # Summing the channels takes a tenth of the time of averaging them.
     tones = crop if crop.ndim == 2 else crop[..., 0].astype(np.uint16) + crop[..., 1] + crop[..., 2]
     core = tones[CORE]
