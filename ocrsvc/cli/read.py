@@ -20,13 +20,12 @@ from ocrsvc.batch.human_readable import count_of, visible
 from ocrsvc.cli.options import FILE, check_at_most_one, command, option, output_option, reading_options
 from ocrsvc.cli.output import ALIASES, JSON, PDF, STDIO, TEXT, check_output, formats_for, is_zip, show_progress, writing
 from ocrsvc.cli.service import Access, service_access
-from ocrsvc.client.request import Options
+from ocrsvc.client.request import API_KEY_VARIABLE, Options
 from ocrsvc.client.response import Answer, page_of
 from ocrsvc.errors import BadOption, KeyMissing, NotConnected, NothingSent, OcrsvcError
 from ocrsvc.formats.document import DocumentResult
 from ocrsvc.plugins import needs_of, output_formats
 from ocrsvc.results import EngineInfo, ReadOptions, no_check, total_of
-from ocrsvc.settings.api_key import API_KEY_VARIABLE
 from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for, set_library_environment
 

@@ -15,10 +15,9 @@ from urllib.parse import urlsplit
 import orjson
 
 from ocrsvc.cli.options import FILE, gathered, option
-from ocrsvc.client.request import key_header
+from ocrsvc.client.request import API_KEY_VARIABLE, key_header
 from ocrsvc.connections.client_tls import client_context, context_of_own_service
 from ocrsvc.errors import OperatorError, Unreachable
-from ocrsvc.settings.api_key import API_KEY_VARIABLE
 from ocrsvc.settings.load import read_settings
 
 if TYPE_CHECKING:

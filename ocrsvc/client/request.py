@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypedDict
 
 from ocrsvc.errors import BadOption, NothingSent
-from ocrsvc.settings.api_key import API_KEY_VARIABLE
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+API_KEY_VARIABLE: Final = "OCRSVC_API_KEY"
 PATH: Final = "/v1/ocr"
 MODELS_PATH: Final = "/v1/ocr/models"
 TIMEOUT_HEADER: Final = "X-Request-Timeout"

@@ -15,13 +15,14 @@ from typing import Final, Literal
 from pydantic import ValidationError
 
 from ocrsvc.errors import SettingsError
-from ocrsvc.settings.api_key import API_KEY_VARIABLE
 from ocrsvc.settings.describe import PREFIX, accepted, is_secret, variable_of, without_passwords
 from ocrsvc.settings.settings import Settings, settings_class
 
 LOGGER: Final = logging.getLogger("ocrsvc.settings")
 
 CONFIG_VARIABLE: Final = "OCRSVC_CONFIG"
+# Variables that are no settings of the service; the second one is the client's API key.
+_NO_SETTINGS: Final = frozenset({CONFIG_VARIABLE, "OCRSVC_API_KEY"})
 
 REPLACED: Final = dict.fromkeys(("body_bytes", "queue_bytes"), "request_memory_bytes")
 """Removed settings, and the setting that replaces each."""
@@ -98,7 +99,7 @@ def _with_new_names(given: Mapping[str, RawValue]) -> dict[str, RawValue]:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[RawValue]:
     for variable, value in environ.items():
-        if variable.startswith(PREFIX) and variable not in {CONFIG_VARIABLE, API_KEY_VARIABLE} and value != "":
+        if variable.startswith(PREFIX) and variable not in _NO_SETTINGS and value != "":
             name = variable.removeprefix(PREFIX)
             # Refuse names such as OCRSVC_Engine as unknown, because OCRSVC_ENGINE could be set to another value.
             yield RawValue(name.lower() if name.isupper() else name, variable, value, "environment")

@@ -32,7 +32,7 @@ from ocrsvc.worker.logger import log_in_background
 from ocrsvc.worker.replacement_controller import BOOT_FAILED, is_next_to_load
 from ocrsvc.worker.request_threads import quick_paths
 from ocrsvc.worker.service_context import ServiceContext
-from ocrsvc.worker.watch import Limits, Watch, end_with_arbiter, gpu_bounds, rss_bounds
+from ocrsvc.worker.watch import STDERR, Limits, Watch, end_with_arbiter, gpu_bounds, rss_bounds
 
 if TYPE_CHECKING:
     # Imports numpy, which the arbiter must not load.
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _TURN_CHECK_S: Final = 0.1
 _HEARTBEAT_S: Final = 1.0
-_STDERR: Final = 2
 # Python's thread switch interval. With the default of 5 ms a health check would wait 5 ms per busy thread.
 _SWITCH_S: Final = 0.001
 # Limit for stopping the reader and the job threads. The graceful timeout has passed: open work is past its deadline.
@@ -299,7 +298,7 @@ def _heartbeat(worker: RecyclingWorker, limit_s: float = math.inf) -> Iterator[N
                 message = "The engine has not loaded within %g s: this worker exits. Its stacks follow."
                 worker.log.error(message, limit_s)
                 worker.flush_log()
-                faulthandler.dump_traceback(file=_STDERR)
+                faulthandler.dump_traceback(file=STDERR)
                 os._exit(BOOT_FAILED)
 
     # The arbiter applies its timeout only after the first heartbeat.

@@ -36,7 +36,7 @@ from ocrsvc.worker.connection import Connection, Head, RequestLimits, Sender
 from ocrsvc.worker.event_loop import EventLoop
 from ocrsvc.worker.replacement_controller import BOOT_FAILED, ReplacementController
 from ocrsvc.worker.request_threads import LoadSharing
-from ocrsvc.worker.watch import request_replacement
+from ocrsvc.worker.watch import STDERR, request_replacement
 
 if TYPE_CHECKING:
     # Imported only if gRPC is served.
@@ -52,7 +52,6 @@ _SIGNAL_AGAIN_S: Final = 1.0
 _NEVER: Final = 256 + BOOT_FAILED
 # Share of the graceful timeout after which stacks are dumped; at its end the arbiter kills the worker.
 _STACKS_SHARE: Final = 0.9
-_STDERR: Final = 2
 
 
 def head_parser(cfg: Any, client: Any) -> Callable[[bytes], Head]:
@@ -173,7 +172,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
             self.grpc_server.drain()
         # The system may refuse a new thread.
         with suppress(RuntimeError):
-            faulthandler.dump_traceback_later(max(_STACKS_SHARE * self.cfg.graceful_timeout, 0.1), file=_STDERR)
+            faulthandler.dump_traceback_later(max(_STACKS_SHARE * self.cfg.graceful_timeout, 0.1), file=STDERR)
 
     def notify(self) -> None:
         """Record a heartbeat."""

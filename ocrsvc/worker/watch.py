@@ -41,7 +41,8 @@ _WAKE_S: Final = 1.0
 # Poll interval and grace time, together well below the 5 s in which all processes must follow a dead arbiter.
 _PARENT_CHECK_S: Final = 0.5
 _ORPHAN_S: Final = 2.5
-_STDERR: Final = 2
+# Stacks go to the file descriptor, because sys.stderr may be replaced.
+STDERR: Final = 2
 # Return free memory to the system at this interval, if the worker has grown by at least `_GROWN_BYTES` and requests
 # hold less than `_IDLE_SHARE` of their budget.
 _GIVE_BACK_S: Final = 10.0
@@ -270,7 +271,7 @@ class Watch:
                 *(self._stuck, worker.engine_threads),
             )
             worker.flush_log()
-            faulthandler.dump_traceback(file=_STDERR)
+            faulthandler.dump_traceback(file=STDERR)
 
     def _request_successor(self, now_s: float) -> None:
         """If the worker has a reason to be replaced, wake the arbiter repeatedly until it grants the replacement."""

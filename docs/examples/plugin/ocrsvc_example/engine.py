@@ -39,12 +39,10 @@ class QrHandle:
         except cv2.error as error:
             return EngineFailed(f"OpenCV cannot look for QR codes on this page: {error}.")
         boxes = [] if corners is None else [cast(Box, tuple(map(tuple, box))) for box in corners.tolist()]
-        lines = [Line(text, 1.0, box) for text, box in zip(texts, boxes, strict=True) if self._is_read(text, box)]
+        # A code that is found but cannot be decoded has no text.
+        found = [Line(text, 1.0, box) for text, box in zip(texts, boxes, strict=True) if text]
+        lines = [line for line in found if math.dist(*line.box[:2]) >= self._min_side_px]
         return Page(task.image.width, task.image.height, 0, tuple(sorted(lines, key=lambda line: line.box[0][::-1])))
-
-    def _is_read(self, text: str, box: Box) -> bool:
-        """A code that is found but cannot be decoded has no text."""
-        return bool(text) and math.dist(box[0], box[1]) >= self._min_side_px
 
 
 class QrEngine:
