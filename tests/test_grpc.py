@@ -130,10 +130,6 @@ def test_docling_sends_pixels_and_gets_each_line_without_a_batch(channel: grpc.C
     shapes = {output.name: list(output.shape) for output in response.outputs}
     assert shapes == {"boxes": [2, 4, 2], "txts": [2], "scores": [2]}
     assert strings(raw_outputs(response)["txts"]) == [TEXT, SEEN]
-    request = docling_request()
-    del request.raw_input_contents[:]
-    request.inputs[0].contents.bytes_contents.append(b"english")
-    assert code_of(lambda: infer(channel, request)) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_requested_outputs_and_parameters_are_applied(channel: grpc.Channel) -> None:

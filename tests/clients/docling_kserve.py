@@ -17,8 +17,6 @@ from docling.datamodel.document import ConversionResult, InputDocument
 from docling.datamodel.pipeline_options import KserveV2OcrOptions, OcrMode
 from docling.models.stages.ocr.kserve_v2_ocr_model import KserveV2OcrModel
 
-write = print  # what the test looks for
-
 http, grpc, file = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 
 
@@ -29,17 +27,9 @@ def read(options: KserveV2OcrOptions) -> None:
     page = Page(page_no=1)
     page._backend = document._backend.load_page(0)
     page.size = page._backend.get_size()
-    model = KserveV2OcrModel(
-        enabled=True,
-        artifacts_path=None,
-        options=options,
-        accelerator_options=AcceleratorOptions(),
-        enable_remote_services=True,
-    )
-    (page,) = model(result, [page])
-    model.close()
-    lines = [(cell.text, round(cell.confidence, 4), cell.rect.to_bounding_box().as_tuple()) for cell in page.cells]
-    write(options.transport, lines, [error.error_message for error in result.errors])
+    (page,) = KserveV2OcrModel(True, None, options, AcceleratorOptions(), enable_remote_services=True)(result, [page])
+    lines = [(cell.text, cell.confidence) for cell in page.cells]
+    print(options.transport, lines, [error.error_message for error in result.errors])  # noqa: T201  the test reads it
 
 
 read(KserveV2OcrOptions(url=http, transport="http", mode=OcrMode.FULL_PAGE))
