@@ -24,7 +24,7 @@ BLOCK: Final = 16
 """Requests or pages in one block."""
 
 SPARE: Final = 4
-"""Multiple of a block that must be left for it to be reserved."""
+"""A block is reserved only if at least this many times its size is left of the limit."""
 
 _PLACE_IN_NEED: Final[Mapping[LimitName, int]] = {"concurrency": 0, "requests": 1, "pages-a-day": 2, "pages-a-month": 2}
 _NO_LIMITS: Final = KeyLimits()
@@ -45,7 +45,7 @@ class KeyReservation:
         self._held = Hold()
         self._requests = self._pages = self._counted = 0
         self._tokens = 0
-        # Monotonic times: until when a field of Need is not reserved in blocks, and until when the key is scarce.
+        # Monotonic times: when a field of Need may be reserved in blocks again, and when the key is no longer scarce.
         self._single_until_s = [-_SCARCE_S] * len(Need())
         self._scarce_until_s = -_SCARCE_S
 

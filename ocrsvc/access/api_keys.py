@@ -181,7 +181,7 @@ class Credential:
 
 
 def no_value(_name: str) -> str:
-    """The form field of any name while the body is unknown: none."""
+    """Return "" for every form field, because the body was not read yet."""
     return ""
 
 
@@ -206,16 +206,16 @@ class KeyRequest:
 
 
 CredentialsFunction = Callable[[KeyRequest], str]
-"""Returns the API key in the wire format's own place, or ""; it may run in the event loop, so it must not wait."""
+"""Returns the API key from where the wire format puts it, or ""; it may run in the event loop, so it must not wait."""
 
 
 def no_credentials(_request: KeyRequest) -> str:
-    """The CredentialsFunction of formats without a place of their own."""
+    """The CredentialsFunction of wire formats that have the API key only in the usual headers."""
     return ""
 
 
 def credential_of(authorization: str, *others: str) -> Credential:
-    """The key in `Authorization` (Bearer, token, or Basic with the key as password), else the first other text."""
+    """The key in `Authorization` (Bearer, token, Basic with it as password), else the first non-blank of `others`."""
     header = Authorization.from_header(authorization.strip())
     # The user name, as in `curl -u KEY:`, if the password is empty.
     basic = header is not None and header.type == "basic" and (header.password or header.username)

@@ -30,8 +30,8 @@ _FORMS: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
 class Routes:
     """The routes of the enabled adapters. `has_models` adds operators' routes of a model repository.
 
-    `health` has the paths and gRPC methods that need no key; `credentials` has the functions that find the API key in a
-    wire format's own place, by adapter. Importing them raises EntryError.
+    `health` has the paths and gRPC methods that need no key; `credentials` has, by adapter, the functions that find
+    the API key where the wire format puts it. Importing them raises EntryError.
     """
 
     def __init__(self, names: Iterable[str], *, has_models: bool = False) -> None:
@@ -50,7 +50,7 @@ class Routes:
         return path in self.health
 
     def credentials_of(self, adapter: str | None) -> CredentialsFunction:
-        """The function that finds the key in the wire format's own place."""
+        """The function that finds the API key where this wire format puts it, such as in a query parameter."""
         return self.credentials.get(adapter or "", no_credentials)
 
     def may_have_key_in_body(self, path: str, method: str, content_type: str) -> bool:

@@ -74,7 +74,7 @@ def oldest_day(days: int = _USAGE_DAYS) -> str:
 
 
 def burst_s(requests_per_s: float) -> float:
-    """Seconds of the rate limit that a burst may use at once: one second's requests, but at least one request."""
+    """The largest burst, in seconds of the rate limit: one second, or more if a single request takes longer."""
     return max(1.0, 1.0 / requests_per_s)
 
 

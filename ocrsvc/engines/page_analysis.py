@@ -34,7 +34,7 @@ def _analyse(task: ReadTask, page: Page | OcrsvcError) -> Page | OcrsvcError:
     if task.own is not None and not task.own.is_all and task.options.barcodes != "only":
         page = merge_text(page, task.own)
     try:
-        # The boxes of a page in Markdown are no positions, so nothing that is found on the image fits to its lines.
+        # Lines of a page in Markdown have no real positions, so tables and regions cannot be matched with them.
         has_places = page.markdown is None
         if task.options.layout:
             regions = find_regions(task.image.pixels, page.angle, task.check) if has_places else []

@@ -28,7 +28,7 @@ _MIN_CUT: Final = 25
 # Least and largest indent of a paragraph's first line. Distances here are in line heights, unless a unit is given.
 _INDENT: Final = (0.8, 8.0)
 _FREE_AT_END: Final = 2.0
-_FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25  # least free share of a paragraph's last line: after a full stop; without
+_FREE_SHARE, _FREE_SHARE_OPEN = 0.08, 0.25  # least empty share of a paragraph's last line: with, without full stop
 _WIDER_GAP: Final = 0.45
 _MAX_GAP: Final = 2.5
 _OVERLAP: Final = 0.3
@@ -102,7 +102,7 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Common left and right side of lines below each other, and the distance between these in line heights."""
+    """Common left and right side of lines below each other, and the line spacing in line heights."""
 
     left: float
     right: float

@@ -24,7 +24,7 @@ def markdown_parts(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> I
 def markdown_by_page(pages: Iterable[Page]) -> Iterator[tuple[Page, str]]:
     """Yield each page with its Markdown.
 
-    Headings are larger than the running text of all pages of that size so far: a title page alone has hardly any.
+    Heading levels relate to the running text of all pages of that size so far, as a title page has hardly any.
     """
     bodies: dict[tuple[int, int], BodySize] = {}
     for page in pages:
@@ -76,7 +76,7 @@ def _item(text: str, number: int) -> tuple[str, int]:
 
 
 def _begun(text: str) -> str:
-    """Escape a text at the beginning of a block."""
+    """Escape the text of a block, and a Markdown marker at its beginning, such as "#"."""
     # Strip spaces first (control characters become spaces), because they would hide a marker at the beginning.
     inline = _inline(text).strip()
     return _BEGINNING.sub(lambda match: f"{match[0]}\\", inline, count=1)

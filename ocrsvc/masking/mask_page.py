@@ -85,7 +85,7 @@ def _masked_cell(cell: Cell, before: Sequence[Line], after: Sequence[Line], rule
         text = _with_line_masked(text, line, masked)
     divided = [(line, masked) for line, masked in changed if line not in cell.text]
     if divided:
-        # The cell has only pieces of these lines, maybe of words: mask each piece as it is masked in its line.
+        # The cell has only pieces of these lines, which may divide words: mask each piece as it is masked in its line.
         lines, masked = ("\n".join(texts) for texts in zip(*divided, strict=True))
         text = _LONG_PART.sub(lambda part: _as_masked(part[0], lines, masked), text)
     return replace(cell, text=mask_spans(text, ((begin, end) for begin, end, _ in find_spans(cell.text, rules))))
@@ -135,7 +135,7 @@ def place_of(line: Line, begin: int, end: int) -> Box:
 
 
 def _known_range(line: Line, begin: int, end: int) -> tuple[float, float] | None:
-    """Start and end by boxes of characters or words, in shares of the line's length; None if words lack text."""
+    """Start and end of characters [begin, end) by their boxes, as shares of the line's length; None without boxes."""
     words = line.words or ()
     if "".join(word.text for word in words) != "".join(line.text.split()):
         return None

@@ -149,7 +149,7 @@ class Child:
         self.images = self.private_bytes = self.gpu_bytes = 0
 
     def wait_ready(self, until_s: float) -> bool:
-        """Wait until `until_s` (monotonic); returns whether it is ready. Raises ChildLost or the engine's error."""
+        """Wait until `until_s`; returns whether the child is ready. Raises ChildLost, or the error of its engine."""
         try:
             message = self._receive(min(until_s, self._open_until_s))
             if "failed" in message:

@@ -115,7 +115,7 @@ class ChildPool:
 
 
 class IsolatedHandle:
-    """Reads in a child, and replaces a child that is lost or due for it; see engines.contract.Handle.
+    """Reads in a child process; replaces the child if it fails or is due for replacement. See engines.contract.Handle.
 
     A child is killed `grace_s` after a read's deadline, not at once: engines check deadlines only between lines, and a
     new child must load the models. `grace_s` is below the executor's STUCK_S. Raises EngineUnavailable, BadModel.

@@ -124,8 +124,8 @@ class PpocrEngine:
     """The engine with its loaded models. Handles are cheap and share the sessions, whose runs may overlap.
 
     At most `engine_threads` model runs are concurrent. `imaging` selects where pixels are prepared for models on a GPU;
-    "numpy" runs the GPU code in memory, for a batched `config` on the CPU. `choices` are the runtimes on a CPU, one per
-    recognizer; without any, those of `config` are used. Raises EngineUnavailable, BadModel.
+    "numpy" runs the GPU code on the CPU, if `config` is batched. `choices` are the CPU runtimes, one per recognizer; if
+    empty, `config` names the runtime. Raises EngineUnavailable, BadModel.
     """
 
     traits = EngineTraits(any_thread=True)

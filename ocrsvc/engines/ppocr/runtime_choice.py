@@ -1,7 +1,7 @@
-"""Chooses the models' runtime on a CPU: what the settings request, else the fastest that a proof allows.
+"""Chooses the models' runtime on a CPU: what the settings request, else the fastest that reads like fp32.
 
-A proof takes a few seconds, once: the choice is stored in the model cache, for this CPU and these versions. Of
-processes that start together, one proves it.
+The proof, a comparison with fp32, takes a few seconds, once: the choice is stored in the model cache, for this CPU and
+these versions. If processes start together, one of them makes the proof.
 """
 
 import json
@@ -61,7 +61,7 @@ def choose_runtime(
     cache: ModelCache,
     prove: Callable[[Parts, SessionConfig, ModelCache], Sequence[Proof]] | None = None,
 ) -> RuntimeChoice | None:
-    """The runtimes from the settings, the cache or a proof made now; None to use a GPU. Raises EngineUnavailable."""
+    """Runtimes from the settings, the cache or a comparison made now; None to use a GPU. Raises EngineUnavailable."""
     provider = choose_provider(config.device, config.provider, ort.get_available_providers())
     means_openvino = config.precision == "bf16" and config.provider == "auto" and provider == "cpu"
     check_precision(config.precision, "openvino" if means_openvino else provider)
@@ -85,7 +85,7 @@ def choose_runtime(
 
 
 def requested_choice(precision: Precision, provider: Provider) -> RuntimeChoice | None:
-    """The runtimes that OCRSVC_PRECISION and OCRSVC_PROVIDER request; None if a choice remains."""
+    """The runtimes that OCRSVC_PRECISION and OCRSVC_PROVIDER request; None if they request none."""
     reason = "requested by OCRSVC_PRECISION and OCRSVC_PROVIDER"
     if provider == "openvino":
         return RuntimeChoice(Runtime("openvino", precision), Runtime("openvino", precision), reason)

@@ -2,7 +2,7 @@
 
 The texts are aligned character by character (Levenshtein distance, in bit-parallel code: 20,000 characters take 20 ms).
 A line takes the part of the remote text that its characters are aligned with. It keeps its own text if fewer than half
-of the characters are equal, unless the lines between two aligned ones are as many on both sides.
+of the characters are equal, unless both texts have the same number of lines between two aligned lines.
 """
 
 import re
@@ -27,7 +27,7 @@ _Places = list[tuple[int, str]]
 
 
 def align(lines: Sequence[Line], texts: Sequence[str]) -> tuple[Line, ...]:
-    """The lines with the text of the remote lines `texts`, and with words placed in the boxes of their own words."""
+    """The local lines with the text of the remote lines `texts`; new words get the boxes of the words they replace."""
     local, remote = "\n".join(line.text for line in lines), "\n".join([*texts, ""])
     if len(local) * len(remote) > _MAX_PRODUCT:
         return tuple(lines)
@@ -41,7 +41,7 @@ def align(lines: Sequence[Line], texts: Sequence[str]) -> tuple[Line, ...]:
 
 
 def _places(text: str, other: str) -> _Places:
-    """Align two texts; a deleted character gets the place of the next one."""
+    """Align two texts, character by character; a deleted character gets the index of the next one that is kept."""
     return [
         (step.dest_start + (0 if step.tag == "delete" else at), step.tag)
         for step in Levenshtein.opcodes(text, other)
@@ -73,9 +73,9 @@ def _parts(lines: Sequence[Line], places: _Places, remote: str) -> list[tuple[in
 def _part(
     line: Line, begin: int, equal: Sequence[int], places: _Places, remote: str, least: int, most: int
 ) -> tuple[int, int] | None:
-    """The part for the line that begins at an index of the local text, within [least, most) of the remote text."""
+    """The part of the remote text, within [least, most), for `line`, whose index in the local text is `begin`."""
     first, last = places[equal[0]][0], places[equal[-1]][0]
-    # A remote line that belongs to no other line is taken whole, also with words that the local engine did not see.
+    # Take the whole remote line if no other local line has a part of it: the local engine may have missed words.
     whole = remote.rfind("\n", 0, first) + 1, remote.index("\n", last)
     if least <= whole[0] and whole[1] <= most and _is_similar(line, equal, whole):
         return whole
@@ -97,7 +97,7 @@ def _to_words(text: str, begin: int, end: int, least: int, most: int) -> tuple[i
 
 
 def _pair_gaps(parts: list[tuple[int, int] | None], remote: str) -> None:
-    """Give lines between two aligned ones the remote lines between them, if they are as many."""
+    """Give unaligned lines the remote lines between the same neighbours, if both are equal in number."""
     number = 0
     while number < len(parts):
         if parts[number] is not None:
@@ -113,14 +113,14 @@ def _pair_gaps(parts: list[tuple[int, int] | None], remote: str) -> None:
 
 
 def _words(own: Sequence[Word], text: str) -> Iterator[Word]:
-    """The words of a text, where the line's own characters are that they are aligned with."""
+    """The words of the new text, with the positions of the characters of `own` that they are aligned with."""
     units = [unit for word in own for unit in _units(word)]
     places = _places("".join(text.split()), "".join(unit.text for unit in units))
     begins, done = [*word_begins(text), len(text)], 0
     for begin, end in pairwise(begins if units else []):
         word = text[begin:end].strip()
         spots, done = places[done : done + len(word)], done + len(word)
-        # Characters that the local engine has not read are beside those that it has.
+        # Characters that the local engine missed get the box of a neighbour that it read.
         found = [units[at] for at, tag in spots if tag != "delete"] or [units[min(spots[0][0], len(units) - 1)]]
         aligned = [units[at] if tag != "delete" else found[-1] for at, tag in spots]
         characters = [replace(unit, text=character) for unit, character in zip(aligned, word, strict=True)]

@@ -17,7 +17,7 @@ from ocrsvc.engines.remote.prompts import Prompt
 from ocrsvc.engines.remote.repetition import RepetitionDetector
 from ocrsvc.errors import ServerError, Unreachable
 
-REPEATED: Final = "repeated"  # the finish reason of a text that was cut off here
+REPEATED: Final = "repeated"  # the finish reason if this client stopped reading because the text repeats
 
 _MAX_EVENT_BYTES: Final = 1 << 20
 _MAX_STREAM_BYTES: Final = 1 << 26

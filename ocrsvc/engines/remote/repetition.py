@@ -2,16 +2,16 @@
 
 from typing import Final
 
-# A blank form of 40 rows and 8 columns has 3,240 equal characters in HTML, and is not endless.
+# Shorter repetition is legitimate: in HTML, a blank form of 40 rows and 8 columns repeats for 3,240 characters.
 MIN_CHARS: Final = 4000
 MIN_TIMES: Final = 4
-# The period is the distance to the previous place of this many last characters.
+# The length of the repeated passage is the distance between the last two occurrences of the last 32 characters.
 _PROBE_CHARS: Final = 32
 _CHECK_EVERY_CHARS: Final = 512
 
 
 class RepetitionDetector:
-    """Watches a growing text, in linear time: its end repeats if a period stands there at least four times."""
+    """Finds out, in linear time, whether a growing text ends with the same passage at least four times in a row."""
 
     def __init__(self) -> None:
         self._tail = self._added = ""

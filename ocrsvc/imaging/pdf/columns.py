@@ -16,7 +16,7 @@ from ocrsvc.imaging.pdf.runs import AFTER_BLANK, AFTER_GUESS, AFTER_NOTHING, IN_
 _WORD: Final = 0.12  # narrowest gap between words, in ems
 _LETTERS: Final = 0.25  # widest gap, in ems, between letters of a word that the file positions one by one
 _LEAST: Final = 0.4  # narrowest gap, in ems, between columns in files without space characters
-_MIN_WITHOUT_BLANK: Final = 0.15  # narrowest gap, in ems, between columns if the file has spaces, but none there
+_MIN_WITHOUT_BLANK: Final = 0.15  # narrowest gap, in ems, between columns where a file with spaces has none
 _SAME_ROW: Final = 0.3
 _SAME_EDGE: Final = 0.2
 _FURTHEST_ROW: Final = 3.5
@@ -43,7 +43,7 @@ _MARKER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Whites:
-    """Gaps between the characters `before` and `after`, row by row from left to right, in pixels; `line` is before it.
+    """Gaps between the characters `before` and `after`, row by row, in pixels; `line` is the line of `before`.
 
     `is_parted`: another line begins after the gap; `may_part`: the gap separates columns if it lines up with others;
     `is_wide`: clearly wider than other gaps of its line; `is_ruled`: a ruled line stands in it. `end` is where the text
@@ -163,7 +163,7 @@ def _find_whites(
 def _behind(
     at: Indices, usable: Indices, reach: Numbers, rows: Indices, codes: Sequence[int], order: Indices
 ) -> tuple[Numbers, Flags]:
-    """For each usable gap, x of the end of the text after it, and whether it is mostly digits; `at` index `order`."""
+    """The right end of the text after each usable gap, and if it is mostly digits; `at` holds indices of `order`."""
     last = np.searchsorted(rows, rows[at[usable]], side="right") - 1
     last = np.minimum(last, np.append(at[usable][1:], len(order)))
     shown = np.asarray(codes, np.int64)[order]

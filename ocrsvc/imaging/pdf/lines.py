@@ -74,7 +74,7 @@ def find_lines(characters: PageCharacters, find_rules: FindRules | None = None) 
 
 
 def _spaces(characters: PageCharacters, blank: Flags, seen: Indices) -> Indices:
-    """(N,) for `read_level`: what stands before each character in the file, a constant from IN_STRING to IN_OBJECT."""
+    """(N,) what precedes each character in the file: one of the constants IN_STRING to IN_OBJECT of runs.py."""
     spaces, owner = np.full(len(characters), AFTER_NOTHING, np.intp), characters.owner
     is_own = blank & ~characters.is_added
     spaces[1:][blank[:-1]] = AFTER_GUESS

@@ -26,7 +26,7 @@ from ocrsvc.system.shared_memory import KEEPS_LENGTH, READ_ONLY, open_memory
 POINTS_PER_INCH: Final = 72
 MIN_DPI: Final = 72  # small text is illegible below; a page that exceeds the limits even at MIN_DPI is refused
 PAGE_LIMIT_S: Final = 10.0  # time limit for opening a file and for each page; a scan of 50 megapixels takes 1 to 2 s
-MAX_IMAGE_SCALE: Final = 1.5  # bounds the cost of pages that are one image: at most 1.5 times the dpi of other pages
+MAX_IMAGE_SCALE: Final = 1.5  # to bound the cost, a page that is one image has at most 1.5 times the usual dpi
 _SAME_RESOLUTION: Final = 0.02  # horizontal and vertical resolutions of an image that differ by less count as equal
 TEXT_LIMIT_S: Final = 5.0  # time limit for finding a page's characters; ten thousand take some milliseconds
 MAX_CHARACTERS: Final = 50_000  # most characters of a page's text layer; the densest newspaper pages have 30,000
@@ -113,7 +113,7 @@ class Pdf:
         return count
 
     def characters(self, number: int, count: int, frame: PageFrame, check: Check) -> tuple[PageCharacters, Pixels]:
-        """The characters of the page counted last, and a small gray drawing of it in the frame's small size."""
+        """The characters of the page that `count_characters` opened, and a gray drawing in the frame's small size."""
         text_bytes, small_bytes = room_bytes(count), frame.small_width * frame.small_height
         self._grow_canvas(text_bytes + small_bytes)
         sides = (frame.width, frame.height, frame.small_width, frame.small_height)

@@ -20,7 +20,7 @@ from ocrsvc.imaging.pdf.merge_text import order_of
 from ocrsvc.imaging.pdf.page_look import edges_of, find_seen, rest_share, rule_finder
 from ocrsvc.results import OwnText, Pixels, ReadOptions, Rectangle
 
-MAX_REST: Final = {"auto": 0.005, "merge": 0.0}  # run OCR if possible text outside the text layer exceeds this share
+MAX_REST: Final = {"auto": 0.005, "merge": 0.0}  # run OCR if possible text outside the text layer covers more than this
 CHARACTER_BYTES: Final = 600  # memory per character while lines are built
 
 _SAME_PLACE: Final = 0.15  # largest distance, in ems, of a character from a repeated print of it
@@ -31,7 +31,7 @@ _NO_CHARACTERS: Final = frozenset({"Cc", "Cn", "Co", "Cs"})
 MAX_BAD: Final = 0.02  # a line with a larger share of bad characters is left to the engine
 
 MIN_LETTERS: Final = 80  # a font with fewer Latin letters is not judged by their frequency
-MIN_DIFFERENT: Final = 16  # a font with fewer different letters, such as one for formulas, is not judged either
+MIN_DIFFERENT: Final = 16  # a font with fewer different letters (a formula font) is not judged by their frequency
 MAX_BITS: Final = 4.95  # cross-entropy in bits per letter: usually 4.1 to 4.7; 4.9 to 5.8 if the map permutes letters
 MIN_SYMBOLS, MAX_SYMBOLS = 60, 0.6  # in a font of at least 60 characters, a larger share of symbols is implausible
 

@@ -71,7 +71,7 @@ def rest_share(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame, regi
         inside = np.ascontiguousarray(np.where(covered, np.uint8(0), ink)[part])
         return _area_of_pieces(_without_rules(inside)) / max(1, inside.size)
 
-    # Covering boxes cuts a table's ruled lines into pieces too short to detect, so also try removing them before.
+    # Covered text boxes cut ruled lines into pieces too short to recognize, so also try removing ruled lines first.
     return min(share, share_outside(_without_rules(ink))) if (share := share_outside(ink)) else share
 
 

@@ -12,8 +12,8 @@ from ocrsvc.imaging.pdf.characters import Flags, Indices, Numbers, PageCharacter
 GAP: Final = 1.5  # widest gap within a line, in ems; a wider one separates columns or cells
 _STRETCHED: Final = 4.0  # widest gap, in ems, at a single space within a text object, as in justified lines
 SHIFT: Final = 0.5  # largest difference, in ems, between neighbours' baselines, as of a footnote number and its word
-BLANK: Final = 0.15  # narrowest gap, in ems, between words that are not adjacent in the file
-_OBJECTS_BLANK: Final = 0.25  # narrowest gap, in ems, between words of adjacent text objects
+BLANK: Final = 0.15  # narrowest gap, in ems, that counts as a space between runs of characters
+_OBJECTS_BLANK: Final = 0.25  # narrowest gap, in ems, that counts as a space between adjacent text objects
 LEFTWARDS_BLANK: Final = 0.28  # narrowest gap, in ems, between Arabic words; gaps inside words are narrower
 WIDE_BLANK: Final = 0.5  # narrowest gap, in ems, between Chinese characters that counts as a space
 _BACK: Final = 0.3  # largest overlap, in ems, of two successive characters of a line
@@ -55,7 +55,7 @@ class Level:
 
 
 def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, degrees: int) -> Level:
-    """Turn characters of one direction to level; `spaces` (N,): the space before each, from IN_STRING to IN_OBJECT."""
+    """Turn characters of one direction to level; `spaces` (N,): what precedes each, IN_STRING to IN_OBJECT."""
     some = characters.of(indices)
     angle = np.radians(degrees)
     along, down = np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])

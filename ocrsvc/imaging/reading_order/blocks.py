@@ -107,7 +107,7 @@ def _part(lines: TextLines, here: Indices, deeper: int) -> Blocks:
 
 
 def _parts_rows(lines: TextLines, gutter: Gutter, beside: Indices) -> bool:
-    """Whether cards or cells left and right of a gutter must be read row by row, or a band of lines is a table."""
+    """Whether the lines left and right of a gutter are cards or table cells, which must be read row by row."""
     if flow(lines, gutter.left, gutter.right):
         return False
     if records_of(lines, beside):

@@ -38,7 +38,7 @@ LEVEL_OF_NUMBERS = 0.3  # largest distance of the centres of level lines if a si
 OVERLAPPING = 0.7  # largest distance of the centres of lines that overlap without being level
 CHANCE = 0.7  # in two columns, at most this share of the rows is level by chance
 CHANCE_OF_WORDS = 0.85  # largest share of rows level by chance in columns of words: tables seldom have only words
-STRICT = 4.0  # least ratio of level to crooked rows for which two lists side by side may be columns
+STRICT = 4.0  # two lists side by side may be columns if this many rows are level for each that is not
 FEW_ROWS = 3  # fewest rows that are evidence for columns or for a table
 LONG = 4.0  # lines with at least this median length, in line heights, are words, not cells of a table
 EVEN = 0.2  # largest deviation of lengths of running text from their median, as a share of the median
@@ -83,7 +83,7 @@ def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
 
 
 def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Flags) -> tuple[int, int]:
-    """The part of a gutter's lines [first, last) without rows at its ends that a blank separates from the column."""
+    """A gutter's lines [first, last) without rows at the top and bottom that blank space separates from its columns."""
     here, is_right = ordered[first:last], ~is_left[first:last]
     lefts, size = lines.left[here], median(lines.height[here])
     edge = np.sort(lefts[is_right])[max(1, int(EDGE * np.sum(is_right)))]
@@ -97,7 +97,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     usual = median(np.append(stripes[below], 0.0).clip(0))
     above = (lines.top[here[0]] - lines.bottom[ordered[first - 1]]) / size if first else HEADER - STRIPE
     larger = lines.height[here[:begin]] > HEADING * size
-    # Rows above a column are cut off if more space is below them than above; below headings, the usual space suffices.
+    # Cut off rows above a column if more space is below them than above, or, for headings, more than the usual space.
     ends = np.flatnonzero(stripes[:begin] > np.where(larger, usual, max(above, usual)) + STRIPE)
     start = first + int(ends[-1]) + 1 if len(ends) else first
     if end == len(here) or is_right[:end].all():
@@ -135,7 +135,7 @@ def _height(lines: TextLines, here: Indices) -> int:
 
 
 def _places(lefts: Numbers, rights: Numbers) -> Numbers:
-    """Candidate x positions of gutters: ends of lines before the next line begins, where the fewest lines cross."""
+    """Candidate x of gutters: right edges of lines next to a left edge, first those that the fewest lines cross."""
     edges = np.concatenate([rights, lefts])
     order = np.argsort(edges, kind="stable")
     is_left = order >= len(rights)
@@ -145,7 +145,7 @@ def _places(lefts: Numbers, rights: Numbers) -> Numbers:
 
 
 def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int, int]]:
-    """(first, last, x index) of the longest runs of lines that do not cross an x, each left-right division once."""
+    """(first, last, x index) of the longest runs of lines that do not cross an x; one x per left-right division."""
     across = np.pad(~(before | behind), ((0, 0), (1, 1)), constant_values=True)
     place, at = np.nonzero(across)
     same = place[1:] == place[:-1]
@@ -166,7 +166,7 @@ def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
     left, right = rows_of(lines, gutter.left), rows_of(lines, gutter.right)
     facing = _facing(left, right)
     level, crooked = _levels(lines, *facing)
-    # Words in cells of a table may fill their columns by chance, so sides without crooked rows need more evidence.
+    # Words in cells of a table may fill their columns by chance, so if all rows are level, more lines must continue.
     if flow(lines, *facing, least=WRAPPED if crooked else HALF):
         return True
     words = all(_is_words(lines, side) for side in facing)
@@ -177,7 +177,7 @@ def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
 
 
 def is_table(lines: TextLines, left: Indices, right: Indices) -> bool:
-    """Whether two columns are a table of numbers: their rows are level and their sides are not alike."""
+    """Whether two columns are a table of numbers: rows are level, and the columns are not two separate texts."""
     if min(len(left), len(right)) < FEW_ROWS or all(lines.is_number[side].mean() <= HALF for side in (left, right)):
         return False
     rows = rows_of(lines, left), rows_of(lines, right)
@@ -244,7 +244,7 @@ def _is_running_text(lines: TextLines, column: Indices) -> bool:
 
 
 def flow(lines: TextLines, left: Indices, right: Indices, least: float = WRAPPED) -> bool:
-    """Whether paragraphs of two columns begin at different heights; cells of a table's row begin at the same."""
+    """Whether the paragraphs of two columns begin at different heights, unlike the cells of table rows."""
     begins = [_paragraphs(lines, side, least) for side in (left, right)]
     fewer, more = sorted((lines.middle[side] for side in begins), key=len)
     if not len(fewer):
@@ -306,7 +306,7 @@ def _are_tables(lines: TextLines, left: list[list[int]], right: list[list[int]])
 
 
 def _kinds(lines: TextLines, rows: list[list[int]]) -> tuple[bool, ...]:
-    """Whether each column is mostly numbers, in rows with the most frequent number of cells."""
+    """Whether each column holds mostly numbers; only rows with the most frequent number of cells count."""
     counts = [len(row) for row in rows]
     usual = max(set(counts), key=counts.count)
     cells = np.array([row for row in rows if len(row) == usual])

@@ -20,7 +20,7 @@ from ocrsvc.imaging.reading_order.text_rows import (
 )
 
 CENTRED = 0.3  # largest difference, in line heights, of the centres or first lines of cells that count as level
-SAME_RULED = 0.5  # largest difference, in line heights, of the centres or first lines of level cells between rules
+SAME_RULED = 0.5  # largest difference, in line heights, of the centres or first lines of one row's cells between rules
 TABLE_ROWS = 3  # fewest rows with several cells in a table
 MAX_TRIED = 4  # number of largest jumps in the sorted gaps tried as the border between line spacing and row spacing
 MIN_JUMP = 0.1  # gaps between rows that differ by less than this, in line heights, count as equal
@@ -45,7 +45,7 @@ Links = dict[int, int]  # maps a line to the line below that continues its text
 
 
 def rows_with_cells(lines: TextLines, here: Indices) -> Rows:
-    """Group lines as `rows_of` does, but keep each multi-line cell, and each block beside others, together."""
+    """Group lines into rows; lines of a multi-line cell, or of a block beside another block, stay together."""
     ordered: Rows = []
     rows: Rows = []
     for cells, group in _groups(lines, here):
@@ -58,7 +58,7 @@ def rows_with_cells(lines: TextLines, here: Indices) -> Rows:
 
 
 def _groups(lines: TextLines, here: Indices) -> Iterator[tuple[list[Indices], Indices]]:
-    """Yield groups of rows from the top: (cells, lines), without cells if the group is read row by row."""
+    """Yield groups of rows from the top as (cells, lines); `cells` is empty if the group is read row by row."""
     parts = parts_between(lines, here, BLOCK_GAP)
     if not any(records_of(lines, part) for part in parts) and records_of(lines, here):
         parts = [here]

@@ -72,7 +72,7 @@ def _frame_of(block: Block) -> Frame:
 def _around_tables(
     lines: TextLines, here: Indices, frames: Sequence[Frame], orders: Sequence[list[int]], order_of: OrderOf
 ) -> list[int]:
-    """Lines `here` and of the tables among them, in reading order; `orders` are the ordered lines of each table."""
+    """Lines `here` and the lines of tables among them, in reading order; `orders` has the ordered lines per table."""
     if not frames:
         # Lines that all overlap in x, by more than a line height (boxes may overlap slightly), are read from the top.
         if lines.left[here].max() + median(lines.height[here]) < lines.right[here].min():

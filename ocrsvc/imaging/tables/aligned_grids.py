@@ -46,9 +46,9 @@ MIN_RULE: Final = 6.0  # least length of a rule across a table, in line heights
 MAX_RULES: Final = 1000  # most rules examined per page; the longest are kept
 MAX_LOOKS: Final = 16  # to limit the time: most stacks of rules examined per line of text, on average
 FEW_BANDS: Final = 3  # if rules form more bands than head, body and foot, each band of under MIN_ROWS lines is one row
-SEVERAL: Final = 0.5  # least share of rows with several pieces between two rules of a table
+SEVERAL: Final = 0.5  # between two rules of a table, at least this share of the text rows has several pieces
 FULL_COLUMNS: Final = 0.6  # a row of text is full if it has text in at least this share of the used columns
-FULL_ROWS: Final = 0.6  # text rows between two rules are rows of the table if at least this share of them is full
+FULL_ROWS: Final = 0.6  # text rows between two rules are table rows if this share is full (FULL_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def _with_heading(
 
 
 def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32], check: Check) -> Iterator[Grid]:
-    """Find stacks of horizontal rules (N, 4) of equal extent with table rows between them; grids without cells."""
+    """Find stacks of horizontal rules (N, 4) of equal extent with table rows between them; the grids have no cells."""
     frames = np.array([block.frames[line] for line in block.lines]).reshape(-1, 4)
     middles, left_looks = (frames[:, :2] + frames[:, 2:]) / 2, MAX_LOOKS * len(frames)
     for left, right, places in _stacks(segments, block.line_height):

@@ -121,7 +121,7 @@ def beam_search(steps: Steps, width: int, check: Check = no_check) -> list[Ints]
 
 
 def _top_classes(rows: NDArray[np.float32], keep: int) -> Ints:
-    """(R, K) the `keep` classes of greatest values, sought only in the `keep` sets of classes with greatest maxima."""
+    """(R, K) the `keep` likeliest classes per row. For speed, searches only the groups of classes with high maxima."""
     count, classes = rows.shape
     groups = classes // _GROUP
     if groups <= keep:

@@ -53,7 +53,7 @@ class Detector:
 
     In ONNX Runtime, two threads need 0.6 of one thread's time for a page, but 1.13 of its CPU time. So there are two
     sessions with bit-identical results: `wide` (all shared threads) for a page that is alone, `narrow` (the calling
-    thread) otherwise. Large runs, whose memory is not kept, take turns on `wide`, because other pages wait for them.
+    thread) otherwise. Large runs, whose memory is not kept, run one at a time on all threads of `wide`.
     Under OpenVINO two threads need no more CPU time than one, and a second session would double the memory. So there
     `narrow` is the only session; it runs on all threads and takes pages `one_at_a_time`.
     """

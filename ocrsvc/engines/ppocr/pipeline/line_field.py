@@ -109,7 +109,7 @@ def _slopes(factors: Values, x: Values, y: Values) -> Values:
 def _turning(factors: Values, x: Values, y: Values, aspect: float) -> Values:
     """At each point, the change of a line's slope per unit of x; `aspect`: length of a unit of x / of a unit of y."""
     _, by_x, by_y, by_xx, by_xy, by_yy = factors
-    # A sloped line also moves across the field; if lines only converge, the two changes cancel out.
+    # A sloped line also moves in y, which changes its slope, too; if lines only converge, both changes cancel out.
     climb = aspect * _slopes(factors, x, y)
     return cast(Values, by_x + 2 * by_xx * x + by_xy * y + climb * (by_y + by_xy * x + 2 * by_yy * y))
 

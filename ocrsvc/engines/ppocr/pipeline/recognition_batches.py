@@ -135,7 +135,7 @@ RunBatch = Callable[[Sequence[Any], int, Sequence[str]], list[NDArray[Any]]]
 class BatchRunner:
     """Runs lines of one width bucket, from any pages, in batches; the cost of a line is its padded pixels.
 
-    `runners` batches run at the same time. `run` makes the tensor and runs the session; by default lines are in memory.
+    `runners` batches run at the same time. `run` pads lines and runs the session; the default is `batch_in_memory`.
     """
 
     def __init__(self, session: ModelRunner, limits: Limits, runners: int = 1, run: RunBatch | None = None) -> None:

@@ -166,7 +166,7 @@ def _type_sizes(lines: Sequence[tuple[ScriptGaps, Quad]]) -> list[float]:
 
 
 def _places(path: Path, gaps: ScriptGaps, em: float) -> tuple[Ems, Ems, NDArray[np.bool_]]:
-    """In em: (N,) gaps at changes of script, less blank sides, (K,) between Chinese; (N,) whether a space was read."""
+    """In em: gaps (N,) at script changes without side bearings, gaps (K,) inside Chinese; (N,) if a space was read."""
     characters, before = path.characters, gaps.places
     after = [_next(characters, place) for place in before]
     pairs = [(characters[one], characters[other]) for one, other in zip(before, after, strict=True)]

@@ -40,7 +40,7 @@ MIDPOINT_COST: Final = 0.5
 LATE_STEPS: Final = 0.2
 # Between characters without a space, wider gaps count only as this many columns: narrow marks have blank sides.
 CLEAR_PX: Final = 4
-EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)  # a column full of ink, which separates two lines
+EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)  # ink in all rows, to separate lines placed side by side
 # Largest distance between a line's end and the middle of its first or last character, in crop heights.
 MAX_REACH: Final = 0.75
 
@@ -114,7 +114,7 @@ def _without_neighbours(ink: Columns, starts: Ints, widths: Ints, height: int) -
 
 
 def _neighbour_rows(inked: NDArray[np.bool_]) -> Ints:
-    """(L,) number of edge rows to clear: if the first row has ink, all up to the last blank row."""
+    """(L,) number of rows to clear: if the first row has ink, all rows before the last blank one, otherwise none."""
     blank = ~inked
     last = blank.shape[1] - 1 - blank[:, ::-1].argmax(axis=1)
     return np.where(inked[:, 0] & blank.any(axis=1), last, 0)

@@ -177,7 +177,7 @@ class OpenVinoRecognizer(OpenVinoSession):
         ]
 
     def _choose(self, rows: Features, begins: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """(N,) classes of (N, F) steps; (N,) their probabilities where a character or a run of the model begins."""
+        """(N,) best class of each step (N, F); (N,) its probability where a character or an inference begins."""
         count = len(rows)
         padded = -(-count // STEPS) * STEPS
         features, flags = np.zeros((padded, rows.shape[1]), np.float32), np.zeros(padded, bool)

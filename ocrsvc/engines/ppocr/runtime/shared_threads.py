@@ -23,7 +23,7 @@ class SharedThreads:
         self._occupied = self._helping = 0
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(max(1, count - 1), thread_name_prefix="helper")
-        # Start all threads now: a thread that starts later, under load, would look like a leak.
+        # Start all threads now: the memory of threads that start later, under load, would look like a leak.
         ready = threading.Barrier(count)
         for _ in range(count - 1):
             self._pool.submit(ready.wait)
