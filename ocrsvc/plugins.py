@@ -163,7 +163,7 @@ _ENGINES: Final = (
 
 
 def _adapter(name: str, port: int | None, *, grpc: bool = False, own_key: bool = False, **more: Any) -> AdapterEntry:
-    """The entry of a built-in adapter whose package has its name; `grpc` and `own_key`: it has these targets."""
+    """The entry of a built-in adapter; `grpc`: its package has a GrpcService, `own_key`: a function `credentials`."""
     package = f"ocrsvc.adapters.{name}"
     service = f"{package}.grpc:GRPC_SERVICE" if grpc else None
     credentials = f"{package}.http:credentials" if own_key else ""

@@ -36,7 +36,7 @@ class PageQueue:
 
     @property
     def has_suspects(self) -> bool:
-        """Whether doubtful or suspect pages are waiting, and the limit allows another page."""
+        """Whether pages that may have killed processes are waiting, and the limit allows another page."""
         return bool(self._suspects or self._doubtful) and not self.is_at_limit
 
     def add(self, part: int, known: Container[int]) -> tuple[int, list[PageResult]]:
@@ -66,7 +66,10 @@ class PageQueue:
         return self._taken(self._groups) if self._groups and not self.is_at_limit else None
 
     def take_suspects(self) -> list[PageGroup]:
-        """Remove and return pages to read while nothing else is read: several doubtful pages, or one suspect page."""
+        """Remove and return pages that may have killed processes: several `_doubtful` ones, or else one of `_suspects`.
+
+        Read them while no other page is read.
+        """
         # Reading the square root of n doubtful pages at once takes the fewest rounds to find the one that kills.
         waiting, count = (self._doubtful, isqrt(len(self._doubtful))) if self._doubtful else (self._suspects, 1)
         return [self._taken(waiting) for _ in range(count if self._left is None else min(count, self._left))]

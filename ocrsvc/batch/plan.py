@@ -81,7 +81,10 @@ def write_plan(path: Path, files: Iterable[SourceFile], part_pages: int, after: 
 
 
 def _rows(files: Iterable[SourceFile], part_pages: int, part: int, first: int) -> Iterator[tuple[object, ...]]:
-    """A row per file; null: the address equals the name, or all pages are read. Paths are bytes, perhaps not UTF-8."""
+    """Yield a row per file: null in `address` means that it equals the name, in `pages` that all pages are read.
+
+    Paths are stored as bytes, because they may not be UTF-8.
+    """
     begin = first
     for file in files:
         address = None if file.address == file.name else os.fsencode(file.address)

@@ -50,7 +50,7 @@ def open_reader(request: BatchRequest, load: Load) -> PageReader:
 def open_run(
     destination: Destination, request: BatchRequest, progress: RunCounts, counts: PlanningCounts | None = None
 ) -> Iterator[Run]:
-    """Prepare this process's part of the run; call `execute` on it. Raises OcrsvcError, OSError and sqlite3.Error."""
+    """Prepare one shard of the run, to be started with `Run.execute`. Raises OcrsvcError, OSError and sqlite3.Error."""
     check_formats(request.outputs, request.options)
     shard, counts = f"{request.shard}-of-{request.shards}", counts or PlanningCounts()
     with ExitStack() as stack:

@@ -24,7 +24,7 @@ _OPTIONS: Final = ReadOptions(words=True, characters=True)
 _LONGEST_S: Final = 120.0
 # Boxes are computed on shrunk or turned copies, so their corners may be off by rounding.
 _SLACK_PX: Final = 1.0
-# A shorter text may be read at two places of a page, such as a 7 and an upside-down L.
+# Lines with fewer characters are not compared: on a turned page, another line may be misread as the same text.
 _COMPARED_CHARACTERS: Final = 4
 
 Outcome = tuple[str, str, str]
@@ -49,13 +49,13 @@ def check_reading(handle: Handle, pixels: Pixels) -> Iterator[Outcome]:
 
 
 class ReadingChecks:
-    """The checks; each returns what was found. Raises EngineFailed with the fault."""
+    """The checks of one engine handle; each returns a short text on its result. Raises EngineFailed for a fault."""
 
     def __init__(self, handle: Handle, pixels: Pixels) -> None:
         self._handle, self._pixels, self._page = handle, pixels, Page(0, 0, 0, ())
 
     def upright(self) -> str:
-        """Read the page; the others compare their pages with this one."""
+        """Read the page as it is; other checks compare their results with this one."""
         began_s = time.monotonic()
         calls_s = [began_s]
         self._page = self._read_one(self._pixels, lambda: calls_s.append(time.monotonic()))
@@ -135,7 +135,7 @@ class ReadingChecks:
 
 
 def _check_page(page: Page, pixels: Pixels) -> None:
-    """Raises EngineFailed for a page that the service could not answer with."""
+    """Raises EngineFailed for an invalid page, which the service could not return to a client."""
     height, width = pixels.shape[:2]
     if (page.width, page.height) != (width, height):
         raise EngineFailed(f"the page is {page.width} x {page.height}, the image {width} x {height} pixels.")
@@ -157,7 +157,7 @@ def _lines(page: Page) -> str:
 
 
 def _frames(page: Page, degrees: int = 0) -> dict[str, NDArray[np.floating]]:
-    """The frame of each text that the page has once, if it is long enough, after the page is turned clockwise."""
+    """By text, the frames of lines to compare (long enough, and unique on the page), turned clockwise by `degrees`."""
     counts = Counter(line.text for line in page.lines)
     lines = [line for line in page.lines if counts[line.text] == 1 and len(line.text) >= _COMPARED_CHARACTERS]
     frames = to_frames(turn_points(to_boxes(lines), degrees, page.width, page.height))

@@ -158,7 +158,7 @@ CHOICE_OPTIONS: Final = tuple(field.name for field in fields(ModelChoice))
 
 
 def choice_of(values: Iterable[tuple[str, object]]) -> ModelChoice:
-    """The model choice in pairs of a CHOICE_OPTIONS name and a value. Raises BadOption."""
+    """Parse the model choice; `values` are pairs of a name in CHOICE_OPTIONS and a value. Raises BadOption."""
     options = read_options(values).read
     return ModelChoice(options.model, options.tier, options.lang)
 

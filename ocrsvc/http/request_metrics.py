@@ -34,7 +34,7 @@ _MAX_BYTES: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """The objects that count and log requests; `worker_metrics` and `error_recorder` write this process's part.
+    """The objects that count and log requests; `worker_metrics` and `error_recorder` write for this process only.
 
     The denylists hold images that crashed isolated engines, and request bodies that stopped workers.
     """

@@ -193,7 +193,7 @@ def _keep_context() -> Callable[[], object]:
     # Flask's own `stream_with_context` would run the teardown twice, before the first piece and after the last.
     context = cast(ctx.RequestContext, request_ctx._get_current_object())  # type: ignore[attr-defined]  # noqa: SLF001
     request = context.request
-    # Keep the router's choice of an adapter, because `push` matches the path again.
+    # Restore these after `push`, which matches the path again and so loses which adapter was chosen for the request.
     kept = request.url_rule, request.view_args, request.routing_exception
     context.push()
     request.url_rule, request.view_args, request.routing_exception = kept

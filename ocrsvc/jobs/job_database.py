@@ -144,7 +144,7 @@ class JobDatabase:
         return QueueFull("The jobs' database cannot be used now.", "Send it again later.", _RETRY_S)
 
     def _path(self) -> Path:
-        """The file that the link points to, which is created if missing."""
+        """The database file, to which the link NAME points; creates a missing link."""
         if not (self.folder / NAME).is_symlink():
             with suppress(FileExistsError):
                 self._link(NAME)

@@ -53,8 +53,8 @@ _WRITTEN_BYTES: Final = 1 << 18
 _KEPT: Final = "WITH kept AS (SELECT * FROM job WHERE id NOT IN (SELECT value FROM json_each(:gone)))"
 _FITS: Final = """
 SELECT count(*) + (:document = '') <= :max_jobs AND total(bytes) + :size <= :max_bytes FROM kept"""
-# `shares` is what each caller holds, as a multiple of its fair share; `needed` is that with the new document added.
-# `turn` is the order of removal: 1 own finished jobs, 2 and 3 those of the caller that holds most, 4 all finished ones.
+# Selects the next job to remove. `shares` is what a caller holds in multiples of its fair share, `needed` the same with
+# the new document. `turn` 1: own finished jobs; 2, 3: finished and other jobs of the largest caller; 4: finished jobs.
 _NEXT: Final = """,
   caller AS (SELECT caller FROM kept UNION SELECT :caller),
   share AS (SELECT max(1, :max_jobs / count(*)) AS jobs, max(1, :max_bytes / count(*)) AS bytes FROM caller),
@@ -174,7 +174,7 @@ class JobStore:
                 shutil.rmtree(path, ignore_errors=True)
         self.database.check()
         with self.database.transaction() as connection:
-            # Ages from an earlier boot are converted to monotonic time once, so that clock changes have no effect.
+            # After a reboot, convert arrival times to monotonic time once, so that later clock changes have no effect.
             if boot is not None and not connection.execute("SELECT 1 FROM fact WHERE value = ?", [boot]).fetchone():
                 connection.execute("UPDATE job SET came_s = ? - max(0, ? - came_at_s)", (self.clock(), self.wall()))
                 connection.execute("INSERT OR REPLACE INTO fact VALUES ('boot', ?)", [boot])
@@ -287,7 +287,7 @@ class JobStore:
 
 
 def displaced(connection: sqlite3.Connection, need: Mapping[str, object]) -> list[str] | None:
-    """The jobs to remove so that `size` more bytes of a caller's job fit; None if they cannot fit. See `_make_room`."""
+    """The jobs to remove so that `need["size"]` more bytes of the caller fit; None if they cannot. See `_make_room`."""
     gone: list[str] = []
     while True:
         values = {**need, "gone": orjson.dumps(gone).decode()}

@@ -233,7 +233,7 @@ class LoadedModels(VersionLoader):
             raise VersionRetired(str(entry.version))
         if entry.is_retired:
             entry.is_retired, entry.is_replacing = False, True
-        # Requests whose version was closed to make room for its successor are not counted.
+        # Do not count requests that wait for a version whose predecessor was closed to make room for it.
         waiting = sum(len(other.waiters) for other in self._entries.values() if not other.is_replacing)
         if not entry.is_replacing and waiting >= self._max_waiting:
             raise ModelUnavailable(

@@ -172,7 +172,7 @@ class ModelMemory:
         return self._read_bytes()
 
     def measure(self, loaded: LoadedVersion, before_bytes: int) -> int:
-        """Measure a version that was just loaded; returns the median of its last loads.
+        """Measure the memory of a version that was just loaded; returns the median of its last loads in bytes.
 
         The result is at least the size of the files, because requests change this process's memory at the same time.
         """

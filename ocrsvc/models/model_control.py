@@ -202,7 +202,7 @@ class ModelControl:
         self._change(lambda state: state.updated(labels={**state.labels, name: {**state.labels.get(name, {}), **new}}))
 
     def apply_config(self, policies: Policies | None) -> None:
-        """Replace the file's policies and earlier decisions; None restores the file's policies."""
+        """Replace the file's policies (None: restore them), and forget all loads, unloads and labels set before."""
         self._change(lambda state: state.updated(policies=policies, loads=frozenset(), unloads=frozenset(), labels={}))
 
     def _change(self, edit: Callable[[ModelState], ModelState]) -> None:

@@ -48,7 +48,7 @@ class VersionSelector:
         return version or self.find_available(self._control.latest(), wanted, draws=False)
 
     def find_available(self, catalogue: Catalogue, wanted: WantedModel, *, draws: bool = True) -> ModelVersion | None:
-        """The available version for a model name, without `draws` ignoring traffic shares; None if there is none."""
+        """The available version for a model name, or None; with `draws`, traffic shares may select it at random."""
         model = catalogue.models.get(wanted.name)
         if model is None:
             return None
@@ -150,7 +150,7 @@ def _why_not(catalogue: Catalogue, wanted: WantedModel) -> str:
     versions = [version for version in of_name if number in (None, version.number)]
     if model is None or not versions or (wanted.label is not None and number is None):
         return f"There is no model {str(wanted)[:140]}."
-    # Explain the newest version that is not proved yet; without such versions, the newest of all.
+    # The error is about the newest version without a verdict; if all have one, about the newest version.
     version = min(versions, key=lambda version: (version not in model.candidates, -version.number))
     return f"The model {str(wanted)[:140]} does not serve: {catalogue.why_not(version)}."
 

@@ -37,7 +37,7 @@ MAX_FAILURES: Final = 5  # failed loads, by the version's own fault, after which
 _FIRST_WAIT_S: Final = 1.0
 _WAIT_FACTOR: Final = 3.0
 _LONGEST_BACKOFF_S: Final = 60.0
-_TURN_S: Final = 1.0  # interval of tries to prove, while another worker may hold the lock
+_TURN_S: Final = 1.0  # interval between attempts to prove versions, because another worker may hold the lock
 _RETRY_S: Final = 10.0
 _END_S: Final = 2.0
 _MAX_BAD: Final = 100  # largest number of unusable versions that are logged
@@ -205,7 +205,7 @@ class ModelWatcher:
         return self._done.is_set()
 
     def look(self) -> None:
-        """Check the repository once; threads load and try new versions. Raises OcrsvcError; may be repeated."""
+        """Check the repository once, and start to load or prove new versions in other threads. Raises OcrsvcError."""
         catalogue = self.refresh()
         if self.switch.is_behind(catalogue):
             self._switching.begin(self.follow)
@@ -223,7 +223,7 @@ class ModelWatcher:
             self._note_error(error)
 
     def prove_until(self, name: str, is_enough: Callable[[], bool]) -> None:
-        """Before `start`: prove versions of a model, here or in another worker, until `is_enough` or none is left."""
+        """Before `start`: have a model's versions proved, here or in another worker, until `is_enough()` or all are."""
         catalogue = self._control.rescan()
         while not is_enough() and self.prover.is_wanted(catalogue, name) and not self.is_stopping():
             self.prover.run(name)

@@ -23,7 +23,7 @@ ModelsOpener = Callable[[Executor[DecodeJob]], WorkerModels]  # opens a worker's
 
 
 class EngineLifecycle:
-    """A worker's engine threads, queue, models and cache; with `engine_opener` its engine is the only one."""
+    """A worker's engine threads, queue, models and cache; `engine_opener` overrides the engine of the settings."""
 
     def __init__(
         self,

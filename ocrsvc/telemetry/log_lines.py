@@ -27,7 +27,7 @@ LINE_BYTES: Final = 4096
 REQUEST: Final = "request"
 DROPPED: Final = "dropped"
 _MESSAGE: Final = "message"
-# The stack trace is the first field that is shortened in a long line; its beginning goes, as the error is at its end.
+# The field that is shortened first in a long line. It loses its beginning, because a stack trace ends with the error.
 _STACK: Final = "stack"
 _LONG: Final = (_STACK, _MESSAGE, "path")
 _MIN_CHARACTERS: Final = 40

@@ -77,7 +77,7 @@ def put_request(
 
 
 class BatchLimits(NamedTuple):
-    """Most spans that may wait, spans sent at once, and the longest delay; defaults are the SDK's."""
+    """Limits on exporting spans: queued spans, spans per batch, and longest delay; the defaults are the SDK's."""
 
     queue_spans: int = 2048
     batch_spans: int = 512

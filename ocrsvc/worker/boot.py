@@ -260,7 +260,7 @@ def _begin_tls(service: ServiceContext, worker: RecyclingWorker) -> Callable[[],
     shared = (service.settings.tls_names, service.worker.metrics, log)
     worker.loop.handshakes = Handshakes(lambda: certificates.current.http, *shared)
     on_check = partial(follow, certificates, service.controller.worker_table.head, log)
-    # The files may have changed since the fork.
+    # The arbiter may have published new certificates since the fork.
     on_check()
     return on_check
 

@@ -217,7 +217,7 @@ class EventLoop:
         """Request thread: close this connection after the response if new ones wait or another worker is less busy."""
         if not self._load.has_waiting:
             return
-        # `get_backlog` is the number of connections in the kernel's queue; except for TCP on Linux it is 0 or -1.
+        # `get_backlog` counts the connections in the kernel's queue; only TCP on Linux reports it, others give 0 or -1.
         is_full = self._load.in_threads >= self._cfg.threads
         others_wait = is_full and any(listener.get_backlog() > 0 for listener in self._listeners)
         if others_wait or self._load.is_busier():

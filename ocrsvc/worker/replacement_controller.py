@@ -44,7 +44,7 @@ def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[S
 
 
 def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
-    """SUCCESSOR if another model and one memory increase fit on the GPU, else DRAIN_FIRST; NOTHING if unknown yet."""
+    """SUCCESSOR if one more worker and the largest increase fit on the GPU, else DRAIN_FIRST; NOTHING if unknown."""
     measured = [worker for worker in workers if worker.state is State.READY and worker.gpu_read_s]
     fresh = [worker for worker in measured if worker.gpu_read_s > head.exited_s]
     if not measured:
@@ -57,7 +57,7 @@ def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
 
 
 def is_next_to_load(slot: int, workers: Sequence[Snapshot]) -> bool:
-    """Whether this worker was forked before all others that load, on any GPU: they share TensorRT's engine folder."""
+    """Whether of all loading workers, on any GPU, this one was forked first: all share TensorRT's engine folder."""
     loading = [worker for worker in workers if worker.state is State.BOOTING]
     return not loading or slot == min(loading, key=lambda worker: (worker.forked_s, worker.slot)).slot
 
@@ -86,8 +86,8 @@ class ReplacementController:
         entry = self.worker_table.entry(worker.slot_number)
         entry.alive_s = self._clock() + boot_limit_s
         if gpus:
-            # Choose the GPU with the fewest workers, not counting workers that are being replaced.
             self.gpus += [gpu for gpu in gpus if gpu not in self.gpus]
+            # Choose the GPU with the fewest workers, not counting workers that are being replaced.
             live = [other for other in self.worker_table.live() if other.slot != worker.slot_number]
             staying = [other for other in live if not other.granted and other.state is not State.DRAINING]
             fewest = min(gpus, key=[self.gpus[other.gpu] for other in staying].count)
@@ -204,7 +204,7 @@ class ReplacementController:
                 self._free(snapshot.slot)
 
     def _free(self, slot: int) -> None:
-        """Free an entry; a worker that was to be replaced by its worker serves until it gets another successor."""
+        """Free a worker's entry; if it was the successor of a READY worker, that worker keeps serving alone."""
         self.worker_table.free(slot)
         for snapshot in self.worker_table.live():
             if snapshot.successor == slot and snapshot.state is State.READY:

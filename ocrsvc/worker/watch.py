@@ -38,7 +38,7 @@ _GPU_HARD_SHARE: Final = 0.95
 CHECK_S: Final = 0.1
 # Least time between two signals to the arbiter, which also checks by itself every second.
 _WAKE_S: Final = 1.0
-# Poll interval and grace time, together well below the 5 s in which all processes must follow a dead arbiter.
+# Poll interval and grace time: after the arbiter's death, all processes must end within 5 s.
 _PARENT_CHECK_S: Final = 0.5
 _ORPHAN_S: Final = 2.5
 # Stacks go to the file descriptor, because sys.stderr may be replaced.
@@ -144,7 +144,10 @@ def calibrate_gpu(
 def _bounds(
     limits: Iterable[tuple[int | None, float]], footprint_bytes: int, successor_bytes: int, workers: int
 ) -> Bounds:
-    """The limits as set, or each worker's share of the memory to fill; 0 (off) if the footprint exceeds a limit."""
+    """Soft and hard limits; `limits` has, for each, the operator's value or None, and the memory that all may fill.
+
+    A limit below the footprint of a warm worker is turned off (0).
+    """
     chosen = (round((fill - successor_bytes) / workers) if given is None else given for given, fill in limits)
     return Bounds(*(limit if limit > footprint_bytes else 0 for limit in chosen))
 

@@ -137,7 +137,7 @@ def request_of_json(content: Content, context: AdapterContext) -> tuple[Document
 
 
 def _sources(members: Mapping[str, object]) -> list[Mapping[str, Any]]:
-    """The entries of `sources`, or of v1alpha's two lists."""
+    """The entries of the member `sources`, or of the two lists that the API version v1alpha has instead."""
     sources: list[Any] = []
     for name in ("sources", "file_sources", "http_sources"):
         listed = members.get(name) or []

@@ -53,7 +53,7 @@ def _placed_words(page: Page) -> Iterator[list[_PlacedWord]]:
 
 
 def _block(block: Block, page: Page, lines: Sequence[Sequence[_PlacedWord]]) -> Node:
-    """A block with one paragraph, which is all of it."""
+    """A block of the page, with all its words in a single paragraph."""
     words = list(chain.from_iterable(lines[number] for number in block.numbers))
     nodes = [_word(placed, placed.break_type) for placed in words[:-1]]
     nodes += [_word(placed, _PARAGRAPH_END) for placed in words[-1:]]
@@ -63,7 +63,7 @@ def _block(block: Block, page: Page, lines: Sequence[Sequence[_PlacedWord]]) -> 
 
 
 def _word(placed: _PlacedWord, break_type: str) -> Node:
-    """A word; without characters of its own, those of its text have its box."""
+    """A word and its symbols; if the engine returned no characters, every symbol gets the word's box."""
     word = placed.word
     characters = word.characters or [Character(text, word.confidence, word.box) for text in word.text]
     symbols: list[Node] = [

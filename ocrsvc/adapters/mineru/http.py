@@ -68,9 +68,9 @@ class ParseRequest(RequestValues):
     def read_options(self, *, has_models: bool) -> ReadOptions:
         """The reading options; the language is ignored without a model repository."""
         layer = _LAYERS[self.method]
-        # With the text layer alone no page is rendered, so no tables are found.
-        lang = self.lang if has_models else None
-        return ReadOptions(tables=self.tables and layer != "only", lang=lang, text_layer=layer)
+        # Tables are detected on rendered pages, and with the text layer alone no page is rendered.
+        tables, lang = self.tables and layer != "only", self.lang if has_models else None
+        return ReadOptions(tables=tables, lang=lang, text_layer=layer)
 
 
 def make_mineru(context: AdapterContext) -> Blueprint:

@@ -91,7 +91,7 @@ class OcrModel:
             is_known = name == NAME and number in (None, SINGLE_MODEL.number) and label in (None, LABEL)
             return SINGLE_MODEL if is_known else None
         opened, repository_name = self.reader.worker_models, self.repository_name(name)
-        # `ocr` without version or label means the default model in the settings, with its version or label.
+        # `ocr` without version or label is the default model as the settings name it, with its version or label.
         is_default = name != repository_name and number is None and label is None
         wanted = opened.default if is_default else WantedModel(repository_name, number, label)
         version = opened.selector.serving(wanted)

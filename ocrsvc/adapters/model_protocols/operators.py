@@ -61,7 +61,7 @@ def caller_of_request() -> Caller:
 
 
 class ModelOperations:
-    """Operators' actions on the models of a worker; for any thread. Raises NotReady before they are opened."""
+    """Operators' actions on a worker's models; for any thread. Raises NotReady before the models are opened."""
 
     def __init__(self, settings: Settings, models: Callable[[], WorkerModels]) -> None:
         self._settings, self._models, self._audit = settings, models, audit_log_of(settings)

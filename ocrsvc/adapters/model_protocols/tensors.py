@@ -77,7 +77,7 @@ PIXEL_OUTPUTS: Final = ("boxes", "txts", "scores")
 
 
 def requested_outputs(names: Sequence[str], outputs: Sequence[str] = OUTPUT_NAMES) -> list[str]:
-    """The requested ones of the available outputs without duplicates; all if none is named. Raises BadTensor."""
+    """Check requested output names, and drop duplicates; without names, return all `outputs`. Raises BadTensor."""
     for name in names:
         if name not in outputs:
             text = f"unexpected inference output '{name[:100]}' for model '{NAME}'."
@@ -127,7 +127,7 @@ def _check_pixels(shape: Sequence[Any]) -> Shape:
 
 
 def pixels_to_file(pixels: bytes | memoryview | None, shape: Shape) -> bytes:
-    """Write RGB pixels as a PNM file, whose bytes the caller counts; None if they are not raw. Raises BadTensor."""
+    """Convert RGB pixels to a PNM file; the caller counts its memory. Raises BadTensor, also for None (no raw data)."""
     if pixels is None:
         raise BadTensor(
             f"The pixels of '{IMAGE.name}' are numbers in the request.",
@@ -179,7 +179,7 @@ def arrays_of(pages: Sequence[Page], names: Sequence[str], batch: Shape) -> list
 
 
 def arrays_of_pixels(page: Page, names: Sequence[str]) -> list[Array]:
-    """The named ones of PIXEL_OUTPUTS for one image."""
+    """Output tensors of one image; `names` are from PIXEL_OUTPUTS."""
     arrays = arrays_of([page], ["texts" if name == "txts" else name for name in names], (1,))
     return [replace(array, name=name, shape=array.shape[1:]) for name, array in zip(names, arrays, strict=True)]
 

@@ -1,4 +1,4 @@
-"""The protocol of Open WebUI's external document loader: PUT /process takes a file and answers its text."""
+"""The protocol of Open WebUI's external document loader: PUT /process takes a file and returns its text."""
 
 from typing import Final
 from urllib.parse import unquote
@@ -14,7 +14,7 @@ from ocrsvc.http.responses import as_json
 from ocrsvc.results import ReadOptions
 from ocrsvc.serving.memory_budget import Share
 
-# The text of a PDF's pages is taken where it is what the page shows, because most documents are no scans.
+# Use the text layer of PDF pages where it matches what the page shows, because most documents are not scans.
 _OPTIONS: Final = ReadOptions(tables=True, text_layer="auto")
 # Python's strings take at most as many bytes per character, and the JSON has a copy.
 _TEXT_COPIES: Final = 4

@@ -1,4 +1,4 @@
-"""A page as AWS Textract's blocks: the page, its lines and their words, with places as shares of the page's size."""
+"""Converts a page to AWS Textract's blocks (page, lines, words); positions are fractions of the page's size."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final

@@ -110,7 +110,7 @@ def _classes_of(graph: OnnxGraph) -> int:
 
 def _from_property(text: str, classes: int) -> Dictionary | None:
     origin, lines, split = "the property `character`", lines_of(text), text.split("\n")
-    # The engine splits a property at line feeds only; a property with other line ends is copied into a file instead.
+    # The engine splits this property at line feeds only, so a text with other line ends must be copied into a file.
     dictionary = fit(lines, classes, origin, is_property=list(lines) == split)
     return dictionary or fit(split, classes, origin, is_property=True)
 

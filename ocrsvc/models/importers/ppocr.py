@@ -143,7 +143,7 @@ def _recognizers(wanted: Wanted, candidates: Sequence[Candidate], files: Sequenc
 
 
 def _choose(kind: str, candidates: Sequence[Candidate], tier: str | None) -> Candidate:
-    """The only candidate of its kind, or the only one of the tier. Raises BadModel."""
+    """The candidate of this kind; if there are several, the one of the tier. Raises BadModel if that is ambiguous."""
     of_kind = [candidate for candidate in candidates if candidate.graph.kind == kind]
     if not of_kind:
         seen = "; ".join(f"{candidate.file.name} is {candidate.graph.text}" for candidate in candidates)

@@ -35,7 +35,7 @@ from ocrsvc.system.sandbox import end_with_parent, forbid_core_dumps, raise_oom_
 from ocrsvc.system.thread_plan import ThreadPlan
 
 if TYPE_CHECKING:
-    # Imported at runtime only when the memory limit is set, because these modules import numpy, which allocates memory.
+    # At runtime, imported after the memory limit was set, because these modules import numpy, which allocates memory.
     from ocrsvc.engines.contract import Handle
     from ocrsvc.results import Image, Page
 

@@ -182,7 +182,7 @@ class CrashGuard:
         if len(crashed) >= MAX_CRASHES:
             reason = f"{len(crashed)} workers ended while they loaded it."
             self._verdicts.keep(version, Judgement("crash", reason), self._verdicts.cache_key_of(version))
-            # The count starts again if an operator removes the verdict.
+            # Remove the marks, so that the count starts at 0 if an operator removes the verdict.
             _remove(crashed)
             raise EngineUnavailable(f"The model {version} is refused: {reason}", "See `ocrsvc models list`.")
         with contextlib.ExitStack() as stack:
