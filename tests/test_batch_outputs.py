@@ -1,5 +1,6 @@
-"""The outputs of `ocrsvc batch` that hold all sources together, and texts of each."""
+"""Output formats of `ocrsvc batch`: files for all sources together, and one file per source."""
 
+import functools
 import gzip
 import hashlib
 import io
@@ -10,8 +11,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import cv2
-import numpy as np
 import pikepdf
 import pyarrow.dataset
 import pyarrow.parquet
@@ -22,7 +21,7 @@ from batch_support import draw_images, use_fake_engine
 from documents import GRAY, pdf, tiff
 from hypothesis import given
 from hypothesis import strategies as st
-from image_support import box
+from image_support import box, png
 from support import read_data
 
 from ocrsvc.batch.destination import Destination
@@ -39,7 +38,7 @@ ASKED = ReadOptions(words=True, characters=True, layout=True, tables=True, barco
 
 
 def full_page() -> Page:
-    """A page with everything that a record can hold."""
+    """A page that uses every field of a record."""
     characters = tuple(Character(text, 0.5, box(20, 10, 30, 30)) for text in "ab")
     words = (Word("ab", 0.75, box(20, 10, 60, 30), characters), Word("*", 0.25, box(70, 10, 180, 30)))
     cell = Cell(0, 0, 1, 2, box(20, 10, 180, 30), "ab *", (0,))
@@ -53,7 +52,7 @@ def full_page() -> Page:
 
 
 def without_nulls(value: Any) -> Any:
-    """What Parquet gives back for what JSON leaves out."""
+    """A record without the nulls that Parquet has for missing members."""
     if isinstance(value, dict):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
@@ -75,7 +74,7 @@ FILES = (
 )
 
 
-def test_parquet_and_packed_lines_hold_what_json_holds(tmp_path: Path) -> None:
+def test_parquet_and_gzip_hold_the_same_records_as_json_lines(tmp_path: Path) -> None:
     for name in ("jsonl", "jsonl.gz", "parquet"):
         write(tmp_path, name, *FILES)
     rows = parquet_rows(tmp_path, "page")
@@ -86,7 +85,7 @@ def test_parquet_and_packed_lines_hold_what_json_holds(tmp_path: Path) -> None:
     assert packed == (tmp_path / "pages-00000.jsonl").read_bytes()
 
 
-def test_a_row_for_each_line_or_word_and_one_for_what_has_none(tmp_path: Path) -> None:
+def test_line_and_word_tables_also_have_rows_for_pages_without_text(tmp_path: Path) -> None:
     for name in ("parquet:line", "parquet:word"):
         write(tmp_path, name, *FILES)
     lines, words = parquet_rows(tmp_path, "line"), parquet_rows(tmp_path, "word")
@@ -107,7 +106,7 @@ def test_a_row_for_each_line_or_word_and_one_for_what_has_none(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", BATCH_FORMATS)
-def test_the_same_results_give_the_same_bytes_and_are_named_with_size_and_digest(name: str, tmp_path: Path) -> None:
+def test_the_same_results_give_the_same_bytes_listed_with_size_and_digest(name: str, tmp_path: Path) -> None:
     # Also a page whose size is not known.
     files = (*FILES, results("c.png", [replace(page("x"), width=0, height=0), FAILED]))
     if name == "pdf":
@@ -120,7 +119,7 @@ def test_the_same_results_give_the_same_bytes_and_are_named_with_size_and_digest
     assert (file.size, file.sha256) == (len(data), hashlib.sha256(data).hexdigest())
 
 
-def test_a_part_that_is_written_again_with_more_pages_replaces_what_was_there(tmp_path: Path) -> None:
+def test_a_part_written_again_with_more_pages_replaces_the_old_one(tmp_path: Path) -> None:
     written: list[list[Outcome]] = [[page("one"), None, None], [page("one"), page("two"), FAILED]]
     for outcomes in written:
         for name in ("jsonl", "parquet", "text"):
@@ -138,7 +137,7 @@ def test_row_groups_are_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == [8, 1]
 
 
-def test_each_source_of_which_anything_is_known_has_a_text_that_is_named_like_it(tmp_path: Path) -> None:
+def test_each_source_with_results_has_a_text_file_of_its_name(tmp_path: Path) -> None:
     read = results("scans/a.pdf", [page("one", "two"), FAILED, page("three")])
     listing = write(tmp_path, "text", read, results("none.pdf", [None, None]), FILES[1])
     text = tmp_path / "scans" / "a.pdf.txt"
@@ -199,10 +198,7 @@ def texts(data: bytes) -> list[list[str]]:
         return [found.get_textpage().get_text_range().split("\r\n") for found in document]
 
 
-def encoded(suffix: str) -> bytes:
-    return cv2.imencode(suffix, np.full((100, 200, 3), 255, np.uint8))[1].tobytes()
-
-
+encoded = functools.partial(png, 200, 100, 255)
 READ_TEXT = ["正品促销 hello", "second"]
 
 
@@ -216,7 +212,7 @@ READ_TEXT = ["正品促销 hello", "second"]
         ("a.tif", [page("one"), FAILED, page("three")], tiff([200, 150, 100]), [["one"], [""], ["three"]]),
     ],
 )
-def test_a_source_becomes_a_pdf_with_the_text_of_those_pages_that_were_read(
+def test_a_source_becomes_a_pdf_with_the_text_of_its_pages(
     tmp_path: Path, name: str, outcomes: list[Outcome], data: bytes, expected: list[list[str]]
 ) -> None:
     write(tmp_path, "pdf", results(name, outcomes, data))
@@ -236,14 +232,14 @@ def gone() -> bytes:
 @pytest.mark.parametrize(
     ("file", "code"),
     [
-        # What could not be read once is not decoded again here.
+        # A page that failed is not decoded again.
         (results("a.bmp", [FAILED], encoded(".bmp")), "broken_image"),
         (results("a.png", [FAILED], b"no image"), "unsupported_image"),
         (results("a.pdf", [READ], b"%PDF-1.7 and no more"), "broken_image"),
         (replace(results("a.png", [READ], b""), load=gone), "source_gone"),
     ],
 )
-def test_a_source_that_cannot_be_a_pdf_costs_itself_alone_and_is_named(
+def test_a_source_that_cannot_become_a_pdf_is_listed_with_its_error(
     file: FileResults, code: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     listing = write(tmp_path, "pdf", file, results("b.png", [READ], encoded(".png")))
@@ -254,7 +250,7 @@ def test_a_source_that_cannot_be_a_pdf_costs_itself_alone_and_is_named(
     assert f"{file.file.name} has no file in the format pdf" in caplog.text
 
 
-def test_what_the_machine_lacks_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lack_of_resources_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay = Mock(side_effect=ResourcesExhausted("No process.", "Try again."))
     monkeypatch.setattr("ocrsvc.formats.pdf.searchable._lay_text", lay)
     with pytest.raises(OcrsvcError, match="No process"):
@@ -273,18 +269,18 @@ NAMES = st.lists(st.one_of(ODD, st.text(string.ascii_letters + "/.%@~ _#:\\é中
 )
 
 
-@pytest.mark.parametrize(("name", "expected"), read_data("batch_outputs.json")["a file is called like its source"])
-def test_a_file_is_called_like_its_source(name: str, expected: str) -> None:
+@pytest.mark.parametrize(("name", "expected"), read_data("batch_outputs.json")["output file names"])
+def test_an_output_file_is_named_after_its_source(name: str, expected: str) -> None:
     assert source_path(name, ".pdf" if expected.lower().endswith(".pdf") else ".txt") == expected
 
 
 @pytest.mark.parametrize(("sources", "root"), read_data("batch_outputs.json")["the common folder of sources"])
-def test_files_of_absolute_sources_are_named_from_their_common_folder_on(sources: list[str], root: str) -> None:
+def test_absolute_sources_are_named_from_their_common_folder(sources: list[str], root: str) -> None:
     assert common_folder(sources) == root
 
 
 @given(NAMES, st.sampled_from(ENDINGS))
-def test_no_name_leads_out_of_the_destination(name: str, ending: str) -> None:
+def test_no_name_escapes_the_destination(name: str, ending: str) -> None:
     path = source_path(name, ending)
     parts = path.split("/")
     assert not {"", "_ocrsvc", "_files", "unfinished"} & {part.lower() for part in parts}
@@ -295,7 +291,7 @@ def test_no_name_leads_out_of_the_destination(name: str, ending: str) -> None:
 
 
 @given(NAMES, NAMES, st.sampled_from(ENDINGS), st.sampled_from(ENDINGS))
-def test_two_sources_have_two_files_and_neither_is_in_the_other(one: str, two: str, first: str, second: str) -> None:
+def test_two_sources_never_share_an_output_path(one: str, two: str, first: str, second: str) -> None:
     if (one, first) == (two, second):
         return
     path, other = source_path(one, first), source_path(two, second)
@@ -304,7 +300,7 @@ def test_two_sources_have_two_files_and_neither_is_in_the_other(one: str, two: s
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "/".join(["folder"] * 300), "中" * 200 + "/" + "文" * 300])
-def test_a_name_that_is_too_long_is_cut_and_stays_its_own(name: str) -> None:
+def test_long_names_are_truncated_and_stay_unique(name: str) -> None:
     path = source_path(name, ".hocr")
     assert max(len(part.encode()) for part in path.split("/")) <= 210
     assert path != source_path(f"{name}x", ".hocr")

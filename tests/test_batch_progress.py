@@ -1,5 +1,6 @@
-"""What a batch run shows: counts, progress on a terminal and as lines, Prometheus, and the report at its end."""
+"""Progress of a batch run on a terminal, as lines and as metrics, and the report at its end."""
 
+import html
 import io
 import json
 import re
@@ -9,7 +10,6 @@ import threading
 import urllib.request
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import cv2
@@ -53,7 +53,7 @@ def counts(clock: Clock) -> RunCounts:
     return counts
 
 
-def test_rates_and_the_time_left_are_of_the_last_minute(counts: RunCounts, clock: Clock) -> None:
+def test_rates_and_remaining_time_cover_the_last_minute(counts: RunCounts, clock: Clock) -> None:
     assert counts.rates() == pytest.approx((2 / 4, 3 / 4))
     assert line_of(counts).endswith(", 12 s left")
     for _ in range(60):
@@ -63,28 +63,13 @@ def test_rates_and_the_time_left_are_of_the_last_minute(counts: RunCounts, clock
     assert "left" not in line_of(counts)
 
 
-@pytest.mark.parametrize(
-    ("said", "wanted"),
-    [
-        (duration_of(42.4), "42 s"),
-        (duration_of(185), "3 min 5 s"),
-        (duration_of(3600), "1 h"),
-        (duration_of(4500), "1 h 15 min"),
-        (duration_of(187_000), "2 d 3 h"),
-        (rate_of(0.126), "0.13"),
-        (rate_of(12.34), "12.3"),
-        (rate_of(1234.5), "1,234"),
-        (share_of(999_999, 1_000_000), "99 %"),
-        (share_of(0, 0), "100 %"),
-        (bytes_of(999), "999 B"),
-        (bytes_of(12_340_000), "12.3 MB"),
-        (bytes_of(5e15), "5,000.0 TB"),
-        (failures_of({}), "0 failed"),
-        (failures_of({"a": 1, "b": 5, "c": 2, "d": 1}), "9 failed (b 5, c 2, a 1, …)"),
-    ],
-)
-def test_counts_and_times_are_said_briefly(said: str, wanted: str) -> None:
-    assert said == wanted
+def test_numbers_are_formatted_for_people() -> None:
+    assert [duration_of(each) for each in (42.4, 185, 3600, 187_000)] == ["42 s", "3 min 5 s", "1 h", "2 d 3 h"]
+    assert [rate_of(each) for each in (0.126, 12.34, 1234.5)] == ["0.13", "12.3", "1,234"]
+    assert (share_of(999_999, 1_000_000), share_of(0, 0)) == ("99 %", "100 %")
+    assert [bytes_of(each) for each in (999, 12_340_000, 5e15)] == ["999 B", "12.3 MB", "5,000.0 TB"]
+    assert failures_of({}) == "0 failed"
+    assert failures_of({"a": 1, "b": 5, "c": 2, "d": 1}) == "9 failed (b 5, c 2, a 1, …)"
 
 
 def test_a_line_is_written_every_ten_seconds_until_the_end(counts: RunCounts) -> None:
@@ -111,7 +96,7 @@ def test_a_terminal_shows_bar_rates_failures_and_workers(counts: RunCounts) -> N
     shown = console.export_text()
     assert line_of(counts) in " ".join(shown.split())
     assert "secret" not in shown
-    # Names are text, and no markup.
+    # Names are not interpreted as markup.
     assert ["[red]x[/red]", "1", "0.50"] in [line.split() for line in shown.splitlines()]
 
 
@@ -124,9 +109,7 @@ worker_seconds_total{worker="2"}_0.1 last_commit_timestamp_seconds_77.0
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_terminal_is_drawn_upon_and_left_in_order_unless_it_is_to_be_quiet(
-    monkeypatch: pytest.MonkeyPatch, *, quiet: bool
-) -> None:
+def test_the_progress_bar_shows_the_cursor_again_unless_quiet(monkeypatch: pytest.MonkeyPatch, *, quiet: bool) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     with showing(quiet=quiet, output=terminal) as counts:
@@ -140,7 +123,7 @@ def test_a_terminal_is_drawn_upon_and_left_in_order_unless_it_is_to_be_quiet(
         assert said.rfind("\x1b[?25h") > said.rfind("\x1b[?25l") >= 0
 
 
-def test_prometheus_is_told_on_loopback() -> None:
+def test_metrics_are_served_on_loopback() -> None:
     said = io.StringIO()
     with showing(quiet=True, metrics="0", output=said) as counts:
         counts.planned = 10
@@ -171,7 +154,7 @@ def test_prometheus_is_told_on_loopback() -> None:
         *((text, None) for text in ("", "x", "65536", "host:", ":9100", "a b:9100")),
     ],
 )
-def test_a_port_may_have_a_host_and_what_is_none_is_refused(text: str, address: tuple[str, int] | None) -> None:
+def test_a_metrics_port_may_name_a_host(text: str, address: tuple[str, int] | None) -> None:
     with nullcontext() if address else pytest.raises(BadOption, match="--metrics-port"):
         assert address_of(text) == address
 
@@ -181,7 +164,7 @@ ODD = "<script>alert(1)<script>&amp; 'x\".png"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Thirty images, and one with an odd name that is none; the fake engine reads them."""
+    """Thirty images and a file with an odd name that is not one; the fake engine reads them."""
     use_fake_engine(monkeypatch)
     folder = tmp_path / "pages"
     folder.mkdir()
@@ -192,31 +175,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-class Page(HTMLParser):
-    """The text, the tags and the attributes of a page."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.text, self.tags = "", []
-        self.feed(html)
-
-    tags: list[tuple[str, dict[str, str | None]]]
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data + " "
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        """The attributes of every such element."""
-        return [attributes for name, attributes in self.tags if name == tag]
-
-
-def report_of(out: Path) -> Page:
-    page = Page((out / "report.html").read_text("utf-8"))
-    page.text = " ".join(page.text.split())
-    return page
+def text_of(out: Path) -> str:
+    """The text of a report without its tags."""
+    return " ".join(html.unescape(re.sub("<[^>]*>", " ", (out / "report.html").read_text("utf-8"))).split())
 
 
 def batch(folder: Path, out: Path, *more: str) -> int:
@@ -227,23 +188,24 @@ def test_a_run_ends_with_a_report(folder: Path, tmp_path: Path, capsys: pytest.C
     out = tmp_path / "out"
     assert batch(folder, out) == 1
     assert f"report in {out}/report.html" in capsys.readouterr().err
-    page = report_of(out)
-    assert "Finished; 1 page could not be read." in page.text
-    assert "Pages read 30 of 31 in 31 files" in page.text
-    assert "unsupported_image 1 page, 100 % of those that failed" in page.text
-    assert f"{folder}/{ODD}" in page.text
-    assert "engine fake, version 1 model none" in page.text
-    assert "fake_" not in page.text
-    assert [bool(svg["aria-label"]) for svg in page.all("svg")] == [True] * 3
-    assert "400x1" in page.text
-    # Nothing is run or asked for.
-    assert page.all("script") == []
-    assert [tag for tag, attributes in page.tags if any(name.startswith("on") for name in attributes)] == []
-    [policy] = [tag["content"] for tag in page.all("meta") if tag.get("http-equiv")]
-    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+    text, source = text_of(out), (out / "report.html").read_text("utf-8")
+    for part in (
+        "Finished; 1 page could not be read.",
+        "Pages read 30 of 31 in 31 files",
+        "unsupported_image 1 page, 100 % of those that failed",
+        f"{folder}/{ODD}",
+        "engine fake, version 1 model none",
+        "400x1",
+    ):
+        assert part in text
+    assert "fake_" not in text
+    assert len(re.findall('<svg [^>]*aria-label="[^"]', source)) == 3
+    # It runs no code and loads nothing.
+    assert re.findall(r"<script|<[^>]* on\w+=", source) == []
+    assert "default-src 'none'; style-src 'unsafe-inline'" in source
 
 
-def test_it_is_made_again_from_the_destination_alone_without_passwords(folder: Path, tmp_path: Path) -> None:
+def test_the_report_is_rebuilt_from_the_destination_without_passwords(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     batch(folder, out, "--no-report")
     assert not (out / "report.html").exists()
@@ -253,27 +215,25 @@ def test_it_is_made_again_from_the_destination_alone_without_passwords(folder: P
     said["asked"]["sources"] = ["s3://me:secret@bucket/x", *map(str, range(30))]
     described.write_text(json.dumps(said))
     assert run(["batch", "--report", "--out", str(out)]) == 0
-    page = report_of(out)
-    assert "Pages read 30 of 31" in page.text
-    assert "s3://***@bucket/x" in page.text
-    assert "secret" not in page.text
-    assert "and 11 more" in page.text
+    text = text_of(out)
+    assert [part for part in ("Pages read 30 of 31", "s3://***@bucket/x", "and 11 more") if part not in text] == []
+    assert "secret" not in text
 
 
-def test_a_run_may_be_unfinished_or_empty_or_none(
+def test_unfinished_empty_and_missing_runs_are_reported(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, empty = tmp_path / "out", tmp_path / "empty"
     assert batch(folder, out, "--limit", "4", "--part-pages", "10") == 75
-    assert "Not finished: 31 pages of 31 are not in the output yet." in report_of(out).text
+    assert "Not finished: 31 pages of 31 are not in the output yet." in text_of(out)
     empty.mkdir()
     assert batch(empty, tmp_path / "nothing") == 0
-    assert "Pages read 0 of 0 in 0 files" in report_of(tmp_path / "nothing").text
+    assert "Pages read 0 of 0 in 0 files" in text_of(tmp_path / "nothing")
     assert run(["batch", "--report", "--out", str(empty)]) == 65
     assert "There is no batch run in" in capsys.readouterr().err
 
 
-def test_plots_hold_every_page_once_and_pauses_are_not_worked_time() -> None:
+def test_plots_count_every_page_once_and_exclude_pauses() -> None:
     pages = [
         *(_facts(1010.0, lines=2), _facts(1020.0, "broken_image")),
         *(_facts(5000.0, seconds=8000.0, lines=1), _facts(5030.0, seconds=0.0001)),
@@ -291,7 +251,7 @@ def _facts(at: float, error: str = "", seconds: float = 1.0, lines: int = 0) -> 
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
-def test_a_browser_shows_it(width: int, scheme: str, folder: Path, tmp_path: Path, browser: Browser) -> None:
+def test_the_report_fits_the_screen(width: int, scheme: str, folder: Path, tmp_path: Path, browser: Browser) -> None:
     out = tmp_path / "out"
     batch(folder, out)
     with opening(browser, (out / "report.html").as_uri()) as open_page:

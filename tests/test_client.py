@@ -255,7 +255,10 @@ def test_caller_errors_are_not_retried(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("header", "least", "most"),
-    [("7", 7, 7), (None, 1, 1), ("soon", 1, 1), ("Thu, 01 Jan 1970 00:00:00 GMT", 0, 0), ("+30 s", 28, 31)],
+    [
+        *(("7", 7, 7), (None, 1, 1), ("soon", 1, 1), ("Thu, 01 Jan 1970 00:00:00 GMT", 0, 0), ("+30 s", 28, 31)),
+        *((hostile, 0, 10**9) for hostile in ("9" * 5000, "Mon, 20 Nov 1995 19:12:08 -" + "9" * 20, "\xb2", "-1")),
+    ],
 )
 def test_a_retry_after_is_a_number_or_a_date(header: str | None, least: int, most: int) -> None:
     if header == "+30 s":
