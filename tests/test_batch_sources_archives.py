@@ -82,7 +82,7 @@ def changed(path: Path, *changes: tuple[int, bytes]) -> Path:
     "name",
     ["a.tar", "gnu.tar", "a.tar.gz", "a.tar.bz2", "a.tar.xz", "a.tar.zst", "a.zip", "stored.zip", "64.zip", "b.cbz"],
 )
-def test_an_archive_is_planned_by_what_its_members_are(tmp_path: Path, name: str) -> None:
+def test_members_of_an_archive_are_planned_by_content(tmp_path: Path, name: str) -> None:
     path, counts = write_any(tmp_path / name, MEMBERS), PlanningCounts()
     files = plan(tmp_path, counts=counts)
     assert names(files, path) == PLANNED
@@ -99,7 +99,7 @@ def test_an_archive_is_planned_by_what_its_members_are(tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("name", ["t.tar", "t.tar.gz", "t.zip"])
-def test_an_archive_of_more_members_than_are_read_says_what_to_do(
+def test_an_archive_with_too_many_members_fails_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("ocrsvc.batch.sources.archives.MAX_MEMBERS", 2)
@@ -109,7 +109,7 @@ def test_an_archive_of_more_members_than_are_read_says_what_to_do(
         load(broken)
 
 
-def test_names_lead_nowhere_else_are_each_once_and_valid_text(tmp_path: Path) -> None:
+def test_member_names_are_sanitized_and_unique(tmp_path: Path) -> None:
     entries = ["../../etc/a.png", "/etc/a.png", "./b.png", "b.png", "b.png", "b.png#2", "c//d.png", "ä.png"]
     with tarfile.open(tmp_path / "t.tar", "w", format=tarfile.GNU_FORMAT, encoding="latin-1") as tar:
         for shade, name in enumerate(entries):
@@ -122,7 +122,7 @@ def test_names_lead_nowhere_else_are_each_once_and_valid_text(tmp_path: Path) ->
     assert [load(file) for file in files] == [png(shade) for shade in range(len(entries))]
 
 
-def test_what_is_no_plain_file_in_a_tar_is_left_out_or_fails(tmp_path: Path) -> None:
+def test_special_files_in_a_tar_are_skipped_or_fail(tmp_path: Path) -> None:
     with (tmp_path / "sparse.png").open("wb") as written:
         for number in range(60):
             written.seek(number * 1_000_000)
@@ -141,7 +141,7 @@ def test_what_is_no_plain_file_in_a_tar_is_left_out_or_fails(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("cut", [700, 100, 1])
-def test_a_tar_that_is_cut_off_gives_what_is_whole_and_pages_that_fail(tmp_path: Path, cut: int) -> None:
+def test_a_truncated_tar_gives_its_complete_members(tmp_path: Path, cut: int) -> None:
     data = write_tar(tmp_path / "t.tar", {"a.png": png(1), "b.png": bytes(3000) + png(2)}).read_bytes()
     (tmp_path / "t.tar").write_bytes(data[: 3 * 512 + cut])
     first, *broken = plan(tmp_path / "t.tar")
@@ -155,7 +155,7 @@ def test_a_tar_that_is_cut_off_gives_what_is_whole_and_pages_that_fail(tmp_path:
     ("name", "keep"),
     [*((f"t.tar.{packed}", keep) for packed in ("gz", "bz2", "xz") for keep in (0.3, 0.9)), ("t.zip", 0.9)],
 )
-def test_an_archive_that_is_cut_off_or_none_is_a_page_that_fails(tmp_path: Path, name: str, keep: float) -> None:
+def test_a_truncated_or_invalid_archive_is_a_page_that_fails(tmp_path: Path, name: str, keep: float) -> None:
     path = write_any(tmp_path / name, {"a.png": png(1), "b.png": random.Random(1).randbytes(400_000)})
     for data in (path.read_bytes()[: int(keep * path.stat().st_size)], b"This is no archive, and has text. " * 40):
         path.write_bytes(data)
@@ -163,7 +163,7 @@ def test_an_archive_that_is_cut_off_or_none_is_a_page_that_fails(tmp_path: Path,
             load(plan(path)[-1])
 
 
-def test_a_member_of_a_zip_that_cannot_be_unpacked_fails_and_its_neighbours_do_not(tmp_path: Path) -> None:
+def test_a_damaged_zip_member_fails_alone(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "s.zip", TWO, zipfile.ZIP_STORED)
     plain = path.read_bytes()
     local, entry, content = plain.find(b"PK\3\4"), plain.find(b"PK\1\2"), plain.find(png(1))
@@ -196,7 +196,7 @@ def test_many_threads_load_from_one_archive(tmp_path: Path, name: str) -> None:
         assert list(threads.map(loader, files)) == list(members.values())
 
 
-def test_a_packed_tar_begins_anew_for_what_it_no_longer_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compressed_tar_is_reopened_for_earlier_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "_HISTORY_BYTES", 1000)
     monkeypatch.setattr(archives, "_PIECE_BYTES", 500)
     members = {f"{number:03}.png": random.Random(number).randbytes(900) for number in range(40)}
@@ -220,7 +220,7 @@ def test_few_archives_stay_open(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_whatever_is_in_an_archive_ends_as_pages_or_failures(
+def test_corrupted_archives_end_as_pages_or_failures(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(["t.tar", "t.zip", "t.tar.gz"]))
@@ -235,7 +235,7 @@ def test_whatever_is_in_an_archive_ends_as_pages_or_failures(
             load(file)
 
 
-# What somebody made to do harm
+# Hostile archives
 
 
 def header_of(size: int, name: str = "a.png") -> bytes:
@@ -274,17 +274,15 @@ def zip_with(offset: int, size: int) -> bytes:
 
 
 HOSTILE: dict[str, Callable[[], bytes]] = {
-    "size_88_bits.tar": lambda: header_of((1 << 88) - 1) + bytes(2048),
     "size_88_bits.tar.gz": lambda: gzip.compress(header_of((1 << 88) - 1) + bytes(2048)),
     "size_5000_digits.tar": lambda: tar_with_pax("9" * 5000),
-    "size_20_digits.tar": lambda: tar_with_pax("9" * 20),
     "offset_64_bits.zip": lambda: zip_with((1 << 64) - 1, 1000),
     "size_64_bits.zip": lambda: zip_with(0, (1 << 64) - 1),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_sizes_and_places_that_no_file_has_cost_their_archive_alone(tmp_path: Path, name: str) -> None:
+def test_impossible_sizes_and_offsets_fail_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(HOSTILE[name]())
     (tmp_path / "zz.png").write_bytes(png())
     files = plan(tmp_path)
@@ -302,7 +300,7 @@ def test_a_member_with_a_header_of_many_megabytes_ends_the_tar(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("extension", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress)])
-def test_a_packed_tar_is_not_unpacked_without_end_and_one_of_images_is(
+def test_a_tar_bomb_is_not_unpacked_but_a_tar_of_images_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extension: str, pack: Callable[[bytes], bytes]
 ) -> None:
     monkeypatch.setattr(archives, "_FREE_BYTES", 1 << 20)
@@ -338,7 +336,7 @@ def write_table(path: Path, table: Any) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["bytes", "struct"])
-def test_each_row_is_an_image_that_is_loaded_in_any_order(tmp_path: Path, kind: str) -> None:
+def test_rows_are_images_that_are_loaded_in_any_order(tmp_path: Path, kind: str) -> None:
     path = write_table(tmp_path / "t.parquet", table_of(IMAGES, kind))
     files = plan(path)
     assert [file.name for file in files] == [f"{path}#{row}" for row in range(25)]
@@ -347,7 +345,7 @@ def test_each_row_is_an_image_that_is_loaded_in_any_order(tmp_path: Path, kind: 
         assert all(loader(file) == data for file, data in order)
 
 
-def test_documents_have_their_pages(tmp_path: Path) -> None:
+def test_documents_in_rows_have_their_pages(tmp_path: Path) -> None:
     files = plan(write_table(tmp_path / "t.parquet", table_of([document(3), png(), None])))
     assert [file.total for file in files] == [3, 1, 1]
     assert load(files[0])[:5] == b"%PDF-"
@@ -384,7 +382,7 @@ def test_the_column_can_be_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", [None, "number", "nothing"])
-def test_a_table_without_such_a_column_is_a_page_that_fails(tmp_path: Path, column: str | None) -> None:
+def test_a_table_without_the_column_is_a_page_that_fails(tmp_path: Path, column: str | None) -> None:
     path = write_table(tmp_path / "t.parquet", pa.table({"number": [1], "text": ["a"]}))
     (file,) = plan(path, counts=(counts := PlanningCounts()), column=column)
     with pytest.raises(BrokenArchive, match=r"its columns are number \(int64\), text \(string\)"):
@@ -395,7 +393,7 @@ def test_a_table_without_such_a_column_is_a_page_that_fails(tmp_path: Path, colu
 
 
 @pytest.mark.parametrize("keep", [0.1, 0.6, 0.99])
-def test_a_table_that_is_cut_off_ends_as_pages_that_fail(tmp_path: Path, keep: float) -> None:
+def test_a_truncated_table_is_a_page_that_fails(tmp_path: Path, keep: float) -> None:
     path = write_table(tmp_path / "t.parquet", table_of(IMAGES))
     path.write_bytes(path.read_bytes()[: int(keep * path.stat().st_size)])
     files = plan(path, counts=(counts := PlanningCounts()))
@@ -404,7 +402,7 @@ def test_a_table_that_is_cut_off_ends_as_pages_that_fail(tmp_path: Path, keep: f
         load(files[-1])
 
 
-# What somebody made to do harm
+# Hostile tables
 
 
 LOCAL, REMOTE = "/data", "s3://bucket/data"
@@ -416,12 +414,12 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize(("folder", "path"), WITHIN + OUTSIDE)
-def test_a_table_names_files_of_its_own_folder_alone_unless_its_column_is_named(folder: str, path: str) -> None:
+def test_paths_in_a_table_must_be_below_its_folder(folder: str, path: str) -> None:
     address = path if "://" in path or path.startswith("/") else f"{folder}/{path}"
     assert is_below(folder, address) is ((folder, path) in WITHIN)
 
 
-def test_rows_that_name_what_cannot_be_named_fail_alone(tmp_path: Path) -> None:
+def test_rows_with_forbidden_paths_fail_alone(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "secret.png").write_bytes(png(1))
     (tmp_path / "data/ok.png").write_bytes(png(2))
@@ -438,7 +436,7 @@ def test_rows_that_name_what_cannot_be_named_fail_alone(tmp_path: Path) -> None:
     assert load(files[0]) == png(1)
 
 
-def test_links_do_not_lead_a_table_out_of_its_folder(tmp_path: Path) -> None:
+def test_links_do_not_escape_the_folder_of_a_table(tmp_path: Path) -> None:
     (data := tmp_path / "real" / "data").mkdir(parents=True)
     (other := tmp_path / "other").mkdir()
     for path in (data / "own.png", other / "secret.png"):
@@ -447,7 +445,7 @@ def test_links_do_not_lead_a_table_out_of_its_folder(tmp_path: Path) -> None:
     (data / "linked.png").symlink_to(other / "secret.png")
     (data / "within.png").symlink_to("own.png")
     write_table(data / "t.parquet", pa.table({"path": ["own.png", "linked/secret.png", "linked.png", "within.png"]}))
-    # That the table's own folder is reached through a link is no fault of the table's.
+    # The table's own folder may be reached through a link.
     (tmp_path / "way").symlink_to(tmp_path / "real")
     table = tmp_path / "way" / "data" / "t.parquet"
     own, *outside, within = plan(table)

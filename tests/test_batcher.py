@@ -1,4 +1,4 @@
-"""Batching work of many requests: bounded in cost, like with like, each item answered apart."""
+"""Batching work of many requests by bucket, with bounded cost, and one result per item."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +41,7 @@ def batching(model: Callable[[str, Sequence[str]], Sequence[str]], limits: Limit
         batcher.close()
 
 
-def test_what_comes_while_a_batch_runs_goes_together_in_the_next() -> None:
+def test_work_submitted_during_a_batch_forms_the_next() -> None:
     gate = threading.Event()
     model = Model(gate)
     with batching(model, SOON) as batcher:
@@ -61,7 +61,7 @@ def test_a_full_batch_does_not_wait() -> None:
     assert model.runs == [("wide", ["a", "b"])]
 
 
-def test_only_the_guilty_piece_of_a_batch_fails() -> None:
+def test_only_the_failing_item_of_a_batch_fails() -> None:
     with batching(Model(), LATE) as batcher:
         good, bad, other = (batcher.submit("narrow", text, 1) for text in ("a", "bad", "b"))
     assert (good.result(0), other.result(0)) == ("A", "B")
@@ -83,7 +83,7 @@ def test_cancelled_work_never_reaches_the_model() -> None:
     st.integers(1, 120),
     st.integers(1, 6),
 )
-def test_every_piece_runs_once_in_order_and_no_batch_is_too_large(
+def test_every_item_runs_once_in_order_and_batches_stay_within_limits(
     pieces: list[tuple[str, int]], max_cost: int, max_items: int
 ) -> None:
     costs = {str(number): cost for number, (_, cost) in enumerate(pieces)}

@@ -57,11 +57,11 @@ def test_pages_count_in_the_half_of_their_name_hash_and_thresholds_apply(shared:
 
 
 @pytest.mark.parametrize(
-    ("share", "counts", "told"),
+    ("share", "counts", "expected"),
     [(0.5, (1, 2, 24), [None, 1, 12]), (0.95, (19, 20, 24), [None, 19, 22]), (0.99, (24, 99, 100), [None, None, 99])],
 )
 def test_a_percentile_is_reported_only_with_requests_beyond_it(
-    share: float, counts: tuple[int, ...], told: list[int | None]
+    share: float, counts: tuple[int, ...], expected: list[int | None]
 ) -> None:
     code = f"""
 import json, sys
@@ -69,4 +69,4 @@ sys.path.insert(0, "benchmarks")
 from bench.peer_load import quantile
 print(json.dumps([quantile(range(count), {share}) for count in {counts}]))
 """
-    assert json.loads(run_program("-c", code).stdout) == told
+    assert json.loads(run_program("-c", code).stdout) == expected

@@ -43,7 +43,7 @@ def problem(answer: bytes) -> Any:
         lambda: iter([bytes(50_000)] * 3),
     ],
 )
-def test_a_client_that_sends_too_much_sees_413_and_its_session_goes_on(server: Server, send: Callable[[], Any]) -> None:
+def test_a_too_large_body_gets_413_and_the_session_continues(server: Server, send: Callable[[], Any]) -> None:
     with requests.Session() as session:
         refused = session.post(f"{server.url}/v1/ocr", data=send(), timeout=30)
         assert (refused.status_code, refused.json()["code"]) == (413, "body_too_large")

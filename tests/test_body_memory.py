@@ -64,7 +64,7 @@ def resident_bytes(name: str) -> int:
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_no_body_becomes_more_than_a_small_multiple_of_itself(name: str) -> None:
+def test_parsing_a_body_takes_a_small_multiple_of_its_size(name: str) -> None:
     body, content_type = BODIES[name]
     account = Share(Budget(5 * BODY))
     # Of memory that is reserved and not written, as parsers do, nothing is held. This resets the peak.

@@ -8,7 +8,7 @@ import requests
 from flask.testing import FlaskClient
 from image_support import png
 from support import Server, data_of, read_to_end
-from web_support import json_of, running_app
+from web_support import running_app
 
 from ocrsvc.http.origins import is_host_allowed
 from ocrsvc.jobs.job_store import JobStore
@@ -23,7 +23,7 @@ def test_accepted_host_names(host: str, allowed: list[str], listens_at: str, *, 
     assert is_host_allowed(host, tuple(allowed), listens_at) is answered
 
 
-def test_a_real_service_on_a_loopback_address_answers_to_no_name_that_points_there(server: Server) -> None:
+def test_a_service_on_loopback_refuses_other_host_names(server: Server) -> None:
     assert requests.get(f"{server.url}/healthz", timeout=30).status_code == 200
     for path in ("/healthz", "/api/ocr/get_options", "/metrics", "/"):
         answer = requests.get(server.url + path, headers={"Host": "evil.example:80"}, timeout=30)
@@ -36,7 +36,7 @@ def asked(client: FlaskClient, path: str, method: str = "POST", origin: str = PA
 
 
 @pytest.mark.parametrize("path", ["/v1/ocr", "/api/ocr", "/api/tr-run/", "/parse/image"])
-def test_pages_of_other_sites_read_answers_only_where_the_operator_says_so(path: str) -> None:
+def test_other_sites_read_responses_only_where_cors_allows_it(path: str) -> None:
     name = "Access-Control-Allow-Origin"
     for cors, expected in (((), None), ((PAGE,), PAGE), (("*",), "*"), (("https://other.example",), None)):
         with running_app(Settings(cors=cors)) as app:
@@ -51,11 +51,9 @@ def test_pages_of_other_sites_read_answers_only_where_the_operator_says_so(path:
 def test_operators_routes_refuse_pages_of_other_sites(path: str) -> None:
     with running_app(Settings(cors=("*",))) as app:
         client = app.test_client()
-        refused = client.get(path, headers={"Origin": PAGE})
-        assert (refused.status_code, json_of(refused)["code"]) == (403, "host_not_allowed")
-        assert client.get(path, headers={"Origin": "null"}).status_code == 403
+        for origin, status in ((PAGE, 403), ("null", 403), ("http://localhost", 200)):
+            assert client.get(path, headers={"Origin": origin}).status_code == status
         assert client.delete("/ops/denylist", headers={"Origin": PAGE}).status_code == 403
-        assert client.get(path, headers={"Origin": "http://localhost"}).status_code == 200
         assert client.get(path).status_code == 200
 
 
@@ -75,7 +73,7 @@ def test_every_response_has_the_security_header(tmp_path: Path) -> None:
     assert {200, 400, 404, 405} <= seen
 
 
-def test_pages_files_streams_and_what_has_not_changed_have_it() -> None:
+def test_files_streams_and_304_responses_have_the_security_header() -> None:
     with running_app() as app:
         client = app.test_client()
         for query in ("", "?format=text", "?format=ndjson", "?format=pdf", "?format=zip"):
@@ -86,13 +84,13 @@ def test_pages_files_streams_and_what_has_not_changed_have_it() -> None:
         assert (answer.status_code, answer.headers.getlist(NAME)) == (304, [VALUE])
 
 
-def test_an_answer_for_which_no_memory_is_left_has_it() -> None:
+def test_a_response_without_memory_has_the_security_header() -> None:
     with running_app(Settings(request_memory_bytes=1024, max_body_bytes=1024)) as app:
         answer = app.test_client().get("/openapi.json")
     assert (answer.status_code, answer.headers.getlist(NAME)) == (413, [VALUE])
 
 
-def test_heads_that_never_reach_the_application_are_answered_with_it(server: Server) -> None:
+def test_responses_to_malformed_heads_have_the_security_header(server: Server) -> None:
     heads = {
         b"GET / HTTP/1.1\r\n\r\n": b"400",
         b"GET / HTTP/1.1\r\nHost: x\r\nA b: c\r\n\r\n": b"400",

@@ -1,4 +1,4 @@
-"""The end of a job is sent to its callback: signed, at least once, again and again later, and given up in the end."""
+"""Callbacks of jobs: signed, delivered at least once, retried with growing intervals, and given up in the end."""
 
 import base64
 import errno
@@ -40,14 +40,14 @@ def state_of(job: Job) -> tuple[str, int]:
 
 
 def kept_messages(jobs: JobStore) -> set[str]:
-    """The jobs that are gone, and whose message is kept."""
+    """Ids of removed jobs whose message is kept."""
     return {name for (name,) in jobs.database.rows("SELECT job_id FROM callback WHERE expired IS NOT NULL")}
 
 
 # One message
 
 
-def test_the_end_of_a_job_is_sent_once_signed(jobs: JobStore) -> None:
+def test_a_finished_job_is_sent_to_its_callback_once_and_signed(jobs: JobStore) -> None:
     job = done_job(jobs)
     sent, post = receiver()
     for _ in range(2):
@@ -57,18 +57,14 @@ def test_the_end_of_a_job_is_sent_once_signed(jobs: JobStore) -> None:
     assert not verified(body + b" ", headers)
     message = json.loads(body)
     assert (message["type"], message["data"]["id"], message["data"]["pages"]["done"]) == ("job.done", job.id, 1)
-    assert job_status(job)["callback"] == {
-        "url": "https://told.example/x",
-        "state": "delivered",
-        "tries": 1,
-        "status": 204,
-    }
+    expected = {"url": "https://told.example/x", "state": "delivered", "tries": 1, "status": 204}
+    assert job_status(job)["callback"] == expected
     # The secret goes with the delivery.
     assert SECRET.encode() not in b"".join(file.read_bytes() for file in job.folder.iterdir() if file.is_file())
     assert jobs.database.rows("SELECT secret FROM callback") == [("",)]
 
 
-def test_failed_callbacks_are_retried_and_given_up(jobs: JobStore, clock: Clock) -> None:
+def test_failed_callbacks_are_retried_up_to_a_limit(jobs: JobStore, clock: Clock) -> None:
     job = done_job(jobs)
     sent, post = receiver(500)
     sender = sender_of(jobs, post)
@@ -81,9 +77,7 @@ def test_failed_callbacks_are_retried_and_given_up(jobs: JobStore, clock: Clock)
     assert len({headers["webhook-id"] for _, headers in sent}) == 1
 
 
-def test_pauses_grow_up_to_an_hour_and_a_clock_that_was_set_back_keeps_nothing_waiting(
-    jobs: JobStore, clock: Clock
-) -> None:
+def test_retry_intervals_grow_to_an_hour_and_survive_a_clock_set_back(jobs: JobStore, clock: Clock) -> None:
     done_job(jobs)
     sent, post = receiver(500)
     sender = sender_of(jobs, post, 99)
@@ -100,14 +94,12 @@ def test_pauses_grow_up_to_an_hour_and_a_clock_that_was_set_back_keeps_nothing_w
 @pytest.mark.parametrize("error", [UrlUnavailable("No connection."), ZeroDivisionError()])
 def test_unsendable_callbacks_count_as_tries(jobs: JobStore, error: Exception) -> None:
     job = done_job(jobs)
-
     send_due(sender_of(jobs, Mock(side_effect=error), 1))
     assert state_of(job) == ("given up", 1)
 
 
-def test_a_process_that_dies_while_it_sends_leaves_a_try_and_the_next_one_due(jobs: JobStore, clock: Clock) -> None:
+def test_a_callback_is_retried_after_its_sender_was_killed(jobs: JobStore, clock: Clock) -> None:
     job = done_job(jobs)
-
     with pytest.raises(KeyboardInterrupt):
         sender_of(jobs, Mock(side_effect=KeyboardInterrupt)).send_next()
     assert state_of(job) == ("waiting", 1)
@@ -118,10 +110,9 @@ def test_a_process_that_dies_while_it_sends_leaves_a_try_and_the_next_one_due(jo
         assert len(sent) == expected
 
 
-def test_without_room_to_note_it_nothing_is_sent(jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_when_the_disk_is_full(jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     done_job(jobs)
     sent, post = receiver()
-
     monkeypatch.setattr(jobs.database, "transaction", Mock(side_effect=OSError(errno.ENOSPC, "No space")))
     with pytest.raises(OSError, match="No space"):
         sender_of(jobs, post).send_next()
@@ -131,9 +122,7 @@ def test_without_room_to_note_it_nothing_is_sent(jobs: JobStore, monkeypatch: py
 @pytest.mark.parametrize(
     ("name", "damage"), [("job.json", b""), ("job.json", b"{}"), ("job.json", b"[]"), ("secret", b"\xff")]
 )
-def test_a_job_that_is_damaged_keeps_no_other_of_its_host_waiting_and_expires_all_the_same(
-    jobs: JobStore, clock: Clock, name: str, damage: bytes
-) -> None:
+def test_a_damaged_job_delays_no_other_and_expires(jobs: JobStore, clock: Clock, name: str, damage: bytes) -> None:
     first, other = done_job(jobs), done_job(jobs)
     (first.folder / name).write_bytes(damage)
     sent, post = receiver()
@@ -146,16 +135,16 @@ def test_a_job_that_is_damaged_keeps_no_other_of_its_host_waiting_and_expires_al
     assert (jobs.all(), kept_messages(jobs)) == ([], set())
 
 
-# What signs it
+# Signatures
 
 
-def test_a_message_without_a_secret_is_not_signed_and_a_plain_one_is_its_own_key() -> None:
+def test_only_messages_with_a_secret_are_signed() -> None:
     assert "webhook-signature" not in headers_of("m", b"{}", 1.0, "")
     signed = headers_of("m", b"{}", 1.9, "p" * 16)["webhook-signature"]
     assert signed == "v1," + base64.b64encode(hmac.new(b"p" * 16, b"m.1.{}", hashlib.sha256).digest()).decode()
 
 
-def test_each_key_has_a_callback_secret_of_its_own_which_follows_from_the_service_s(jobs: JobStore) -> None:
+def test_each_api_key_has_its_own_callback_secret(jobs: JobStore) -> None:
     keys = ("anna 1.000000", "anna 1.000000", "anna 2.000000")
     for key in keys:
         done_job(jobs, key=key)
@@ -169,10 +158,10 @@ def test_each_key_has_a_callback_secret_of_its_own_which_follows_from_the_servic
     assert secrets["anna 1.000000"] == "whsec_ROudw/ZRJ/UEt0ihgfMk8sLJYHDbqQzey4ydoIBLDxY="
 
 
-# Whose turn it is
+# Fairness
 
 
-def test_callers_take_turns_and_no_caller_or_host_has_more_than_its_share(jobs: JobStore) -> None:
+def test_callbacks_are_shared_fairly_between_callers_and_hosts(jobs: JobStore) -> None:
     """Each message that is being sent stays so: what is begun next shows whose turn it is."""
     for host in ("slow.example", "slow.example", "b.example", "c.example"):
         done_job(jobs, host, "first")
@@ -188,17 +177,13 @@ def test_callers_take_turns_and_no_caller_or_host_has_more_than_its_share(jobs: 
 
     callers = {job.id: job.record().caller for job in jobs.all()}
     sender_of(jobs, post).send_next()
-    assert begun == [
-        ("first", "slow.example"),
-        ("second", "slow.example"),
-        ("first", "b.example"),
-        ("second", "b.example"),
-    ]
+    in_turn = [(caller, host) for host in ("slow.example", "b.example") for caller in ("first", "second")]
+    assert begun == in_turn
     send_due(sender_of(jobs, post))
     assert len(begun) == 7
 
 
-def test_two_workers_that_find_the_same_jobs_due_send_each_message_once(jobs: JobStore) -> None:
+def test_two_workers_send_each_message_once(jobs: JobStore) -> None:
     ids = [done_job(jobs, f"host{number}.example", f"caller {number}").id for number in range(20)]
     sent, post = receiver()
     stores = [JobStore(jobs.folder, 10**6, KEEP_S) for _ in range(2)]
@@ -211,11 +196,11 @@ def test_two_workers_that_find_the_same_jobs_due_send_each_message_once(jobs: Jo
     assert sorted(json.loads(body)["data"]["id"] for body, _ in sent) == sorted(ids)
 
 
-# Jobs that go before their end was delivered
+# Jobs removed before delivery
 
 
 def removed_early(jobs: JobStore, clock: Clock, why: str) -> None:
-    """All jobs go, because their time is over or others need their place."""
+    """Remove all jobs, as expired or for another reason."""
     if why == "expired":
         clock.now_s += KEEP_S + 1
         jobs.sweep()
@@ -245,9 +230,7 @@ def test_undelivered_job_is_reported_as_expired(jobs: JobStore, clock: Clock, wh
     assert jobs.database.rows("SELECT * FROM callback") == []
 
 
-def test_a_job_is_told_as_expired_that_goes_while_its_end_is_sent_and_none_that_was_deleted_or_delivered(
-    jobs: JobStore, clock: Clock
-) -> None:
+def test_only_jobs_removed_before_delivery_are_reported_as_expired(jobs: JobStore, clock: Clock) -> None:
     sent, taken = receiver()
     jobs.clear(done_job(jobs))
     done_job(jobs)
@@ -266,7 +249,7 @@ def test_a_job_is_told_as_expired_that_goes_while_its_end_is_sent_and_none_that_
     assert types == ["job.done", "job.expired"]
 
 
-def test_dead_host_does_not_displace_others_messages(
+def test_an_unreachable_host_does_not_displace_messages_of_others(
     jobs: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(callbacks_module, "_MAX_EXPIRED", 4)
@@ -287,7 +270,7 @@ def test_dead_host_does_not_displace_others_messages(
 
 
 @pytest.mark.parametrize("keep_s", [60.0, 3 * 86_400.0])
-def test_a_message_that_is_not_taken_survives_its_service_and_is_kept_a_day_beyond_its_job(
+def test_an_undelivered_message_survives_a_restart_and_is_kept_for_a_day(
     tmp_path: Path, clock: Clock, keep_s: float
 ) -> None:
     jobs = JobStore(tmp_path, 10**6, keep_s, clock, wall=clock)
