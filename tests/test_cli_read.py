@@ -1,8 +1,9 @@
-"""`ocrsvc read`: text and JSON on stdout, documents that are there whole or not at all, and how far reading is."""
+"""`ocrsvc read`: text and JSON on stdout, complete files or none, progress, and reading by a service."""
 
 import io
 import json
 import os
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -39,7 +40,7 @@ def pages_of(file: str) -> list[list[str]]:
     return [text.split() for text in page_texts(Path(file).read_bytes())]
 
 
-def test_a_bad_file_does_not_stop_the_others_and_gives_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_file_sets_the_exit_code_and_does_not_stop_others(capsys: pytest.CaptureFixture[str]) -> None:
     assert read("--no-unwarp", "junk.png", "c.png", "/nowhere.png", "c.png") == 65
     printed = capsys.readouterr()
     assert printed.out.count("==> c.png <==\n120x40\n") == 2
@@ -78,7 +79,7 @@ def test_a_searchable_pdf_is_written(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err.startswith("ocrsvc: junk.png: ")
 
 
-def test_several_formats_and_one_by_the_name_are_written_as_a_zip() -> None:
+def test_one_or_several_formats_are_written_as_a_zip() -> None:
     assert read("a.pdf", "--format", "md", "-o", "made.zip") == 0
     with zipfile.ZipFile("made.zip") as packed:
         assert packed.namelist() == ["a.md"]
@@ -90,7 +91,7 @@ def test_several_formats_and_one_by_the_name_are_written_as_a_zip() -> None:
 
 
 @pytest.mark.parametrize("arguments", data_of("wrong_outputs")["nothing written"])
-def test_nothing_is_written_where_something_is_wrong(arguments: list[str]) -> None:
+def test_invalid_output_options_write_nothing(arguments: list[str]) -> None:
     os.link("a.pdf", "link.pdf")
     before = {file: file.read_bytes() for file in Path().iterdir()}
     assert read(*arguments) == 65
@@ -110,22 +111,15 @@ def test_mismatch_of_ending_and_format_is_refused_before_reading(
     assert not list(Path().glob("made*"))
 
 
-@pytest.mark.parametrize(
-    ("names", "begin"),
-    [
-        ("made.md made made.TXT", b""),
-        ("made.pdf", b"%PDF-"),
-        ("made.HTML made.xml", b"<?xml"),
-        ("made.jsonl", b'{"file":"a.pdf"'),
-        ("made.tsv", b"level\t"),
-    ],
-)
-def test_format_follows_the_file_ending(names: str, begin: bytes) -> None:
-    for name in names.split():
-        assert read("a.pdf", "-o", name) == 0
-        data = Path(name).read_bytes()
-        assert (data[: len(begin)], b"<!-- page 2 -->" in data) == (begin, name == "made.md")
-        assert (b"\f" in data) == (name in {"made", "made.TXT"})
+BEGINS = {"made.md": b"", "made.TXT": b"", "made.pdf": b"%PDF-", "made.HTML": b"<?xml", "made.jsonl": b'{"file":'}
+
+
+@pytest.mark.parametrize("name", [*BEGINS, "made", "made.tsv"])
+def test_format_follows_the_file_ending(name: str) -> None:
+    assert read("a.pdf", "-o", name) == 0
+    data = Path(name).read_bytes()
+    assert data.startswith(BEGINS.get(name, b"level\t" if name == "made.tsv" else b""))
+    assert (b"<!-- page 2 -->" in data, b"\f" in data) == (name == "made.md", name in {"made", "made.TXT"})
 
 
 def test_existing_file_is_replaced_only_when_the_new_one_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +144,7 @@ def test_pdfs_go_to_pipes_only(monkeypatch: pytest.MonkeyPatch, capfdbinary: pyt
     assert read("a.pdf", "--format", "pdf") == 65
 
 
-def test_a_terminal_shows_how_many_pages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_the_number_of_pages_read(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(shown, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", shown)
@@ -158,10 +152,16 @@ def test_a_terminal_shows_how_many_pages_are_read(monkeypatch: pytest.MonkeyPatc
     assert [row.split("] ")[1].split()[0] for row in shown.getvalue().splitlines()] == ["1/2", "2/2"]
 
 
-def test_service_results_become_the_same_files() -> None:
+def test_service_results_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     with client_with(SETTINGS) as client:
         with wsgi_server(client.application) as url:
             assert read("a.pdf", "--url", url, "--format", "pdf,md", "-o", "made.zip") == 0
+            capsys.readouterr()
+            assert read("c.png", "--url", url, "--json", "--timing") == 0
+        printed = capsys.readouterr()
+        assert re.fullmatch(r"ocrsvc: c\.png: receive \d\.\d+, decode .*, answer \d\.\d+ s\n", printed.err)
+        result = json.loads(printed.out)
+        assert (result["file"], result["pages"][0]["width"], result["engine"]["name"]) == ("c.png", 120, "fake")
         with zipfile.ZipFile("made.zip") as packed:
             packed.extractall()
         own = client.post("/v1/ocr?format=md", data=Path("a.pdf").read_bytes())
@@ -170,13 +170,13 @@ def test_service_results_become_the_same_files() -> None:
 
 
 @pytest.mark.parametrize("reader", [(), ("--url", "http://127.0.0.1:9")])
-def test_an_empty_file_is_named_so(reader: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_file_is_reported(reader: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     Path("empty.png").touch()
     assert read("empty.png", *reader) == 65
     assert capsys.readouterr().err == "ocrsvc: empty.png: The file is empty. Send an image or a document.\n"
 
 
-def test_a_service_that_cannot_be_reached_is_named_once(free_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_service_is_reported_once(free_port: int, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port}"
     assert read(*["a.pdf"] * 30, "--url", url, "-o", "made.md") == 69
     what = f"{url} cannot be reached: Connection refused. Check its address and that it runs."
@@ -185,7 +185,7 @@ def test_a_service_that_cannot_be_reached_is_named_once(free_port: int, capsys: 
 
 
 @pytest.mark.parametrize(("command", "said"), data_of("refused_commands"))
-def test_a_command_says_what_to_do(command: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_command_names_a_remedy(command: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with client_with(SETTINGS) as client, wsgi_server(client.application) as url:
         assert main.run(command.replace("$url", url.removeprefix("http://")).split()) > 0
     assert said in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 import socket
 import threading
 import time
@@ -15,13 +14,12 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import cv2
 import numpy as np
 import pytest
 from documents import tiff
-from image_support import encoded, png
+from image_support import decoded, encoded, png
 from models_support import make_several
-from support import ROOT, Reply, Server, ocrsvc, replying, run_program, run_server
+from support import ROOT, Reply, Server, data_of, ocrsvc, read_data, replying, run_program, run_server
 
 from ocrsvc import errors
 from ocrsvc.client import AsyncClient, Client
@@ -45,7 +43,7 @@ def first_lines(outcomes: list[Outcome]) -> list[str]:
 
 @contextmanager
 def scripted(*answers: Reply | None) -> Iterator[tuple[str, list[Message]]]:
-    """A server that gives these answers, the last for ever; its address, and the headers of the requests it gets."""
+    """A server with these responses, the last one repeated; its address, and the headers of its requests."""
     seen: list[Message] = []
 
     def reply(headers: Message, _body: bytes) -> Reply | None:
@@ -93,11 +91,9 @@ def test_proxies_of_the_environment_are_not_used(server: Server, monkeypatch: py
         assert client.read(png(60, 40, 255)).text.startswith("60x40")
 
 
-def test_an_array_keeps_its_colours_on_the_way() -> None:
+def test_an_array_is_sent_with_its_colours() -> None:
     pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
-    again = cv2.imdecode(np.frombuffer(body_of(pixels), np.uint8), cv2.IMREAD_COLOR)
-    assert again is not None
-    assert np.array_equal(pixels, again)
+    assert np.array_equal(pixels, decoded(body_of(pixels)))
     for wrong in (np.zeros((2, 2, 2), np.uint8), np.zeros((2, 2, 4), np.uint8), np.zeros(4, np.uint8)):
         with pytest.raises(errors.BadOption, match="shape"):
             body_of(wrong)
@@ -117,13 +113,7 @@ def test_options_reach_the_service(server: Server) -> None:
 
 
 def test_tables_come_with_their_cells_and_regions_with_their_lines() -> None:
-    box = [[0.0, 0.0], [9.0, 0.0], [9.0, 5.0], [0.0, 5.0]]
-    cell = {"row": 0, "column": 0, "row_span": 1, "column_span": 2, "box": box, "text": "a", "lines": [0]}
-    table = {"box": box, "rows": 1, "columns": 2, "cells": [cell], "html": "<table></table>", "markdown": "| a |  |"}
-    region = {"type": "title", "confidence": 0.5, "box": box, "lines": [0]}
-    page = {"page": 1, "width": 9, "height": 5, "angle": 0, "text": "a", "tables": [table], "regions": [region]}
-    answer = {"id": "1", "engine": {}, "timing": {}, "pages": [page]}
-    read = answer_of(Response(200, None, json.dumps(answer).encode())).pages[0]
+    read = answer_of(Response(200, None, json.dumps(read_data("client_page.json")).encode())).pages[0]
     (found,) = read.tables
     (one,) = read.regions
     assert (one.type, one.confidence, one.lines, one.box[1]) == ("title", 0.5, (0,), (9.0, 0.0))
@@ -218,28 +208,13 @@ def test_wait_beyond_the_deadline_is_not_started() -> None:
     assert (refused.value.retry_after_s, len(seen)) == (30, 1)
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (problem(413, "image_too_large"), errors.ImageTooLarge),
-        (problem(422, "broken_image"), errors.BrokenImage),
-        (problem(500, "internal"), errors.ServerError),
-        (problem(500, "engine_failed"), errors.EngineFailed),
-        (problem(504, "deadline_exceeded"), errors.DeadlineExceeded),
-        (problem(404, "not_found"), errors.CallerError),
-        (problem(418, "of_next_year"), errors.CallerError),
-        (problem(507, "of_next_year"), errors.ServerError),
-        ((502, {}, b"<h1>Bad gateway</h1>"), errors.ServerError),
-        ((200, {}, b"<h1>Welcome</h1>"), errors.ServerError),
-        ((200, {}, b'{"pages": [{}]}'), errors.ServerError),
-    ],
-)
-def test_an_error_comes_back_as_its_class(answer: Reply, expected: type[errors.OcrsvcError]) -> None:
-    status, _, body = answer
-    with pytest.raises(expected) as caught:
+@pytest.mark.parametrize(("status", "text", "name"), data_of("client_errors"))
+def test_an_error_comes_back_as_its_class(status: int, text: str, name: str) -> None:
+    body = text.encode() if text[0] in "<{" else problem(status, text)[2]
+    with pytest.raises(errors.OcrsvcError) as caught:
         answer_of(Response(status, None, body))
     error = caught.value
-    assert type(error) is expected
+    assert type(error).__name__ == name
     if b"So it is." in body:
         assert (error.detail, error.remedy, error.__notes__) == ("So it is.", "Do this.", ["The request was abc."])
 
@@ -266,7 +241,7 @@ def test_a_retry_after_is_a_number_or_a_date(header: str | None, least: int, mos
     assert least <= retry_after_s(header) <= most
 
 
-def test_an_answer_that_trickles_does_not_outlast_the_deadline() -> None:
+def test_a_trickling_response_ends_at_the_deadline() -> None:
     done = threading.Event()
 
     def trickle(listener: socket.socket) -> None:
@@ -302,27 +277,14 @@ def test_the_pages_of_a_document_come_with_their_numbers_and_errors(server: Serv
     assert ([page.number for page in result.pages], type(result.failed[2])) == ([1], errors.EngineFailed)
 
 
-def test_the_command_line_reads_by_a_service(server: Server, tmp_path: Path) -> None:
-    file = tmp_path / "a.png"
-    file.write_bytes(PAGE)
-    done = ocrsvc("read", "--url", server.url, str(file), "/nowhere.png", str(file))
-    assert done.returncode == 65
-    assert done.stdout.count(f"==> {file} <==\n120x40\n") == 2
-    assert "ocrsvc: /nowhere.png: " in done.stderr
-    asked = ocrsvc("read", "--json", "--timing", "--url", server.url, str(file))
-    assert re.fullmatch(rf"ocrsvc: {file}: receive \d\.\d+, decode .*, answer \d\.\d+ s\n", asked.stderr)
-    result = json.loads(asked.stdout)
-    assert (result["file"], result["pages"][0]["width"], result["engine"]["name"]) == (str(file), 120, "fake")
-
-
-def test_a_client_gets_the_stages_that_it_asks_for(server: Server) -> None:
+def test_stages_are_returned_on_request(server: Server) -> None:
     with Client(server.url) as client:
         asked, plain = client.read(PAGE, timing="stages"), client.read(PAGE)
     assert sum(asked.stages.values()) == pytest.approx(asked.timing["request_s"], abs=1e-5)
     assert plain.stages == {}
 
 
-def test_a_clients_request_belongs_to_the_current_trace_of_its_program() -> None:
+def test_a_request_carries_the_current_trace_of_its_program() -> None:
     pytest.importorskip("opentelemetry.propagate", reason="the extra otel is not installed: opentelemetry-api")
     from opentelemetry.context import attach, detach
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
@@ -334,9 +296,3 @@ def test_a_clients_request_belongs_to_the_current_trace_of_its_program() -> None
     finally:
         detach(token)
     assert "traceparent" not in headers_of(1.0)
-
-
-def test_unreachable_service_has_its_own_exit_code(free_port: int) -> None:
-    done = ocrsvc("read", "--url", f"http://127.0.0.1:{free_port}", "tests/pages/line.png")
-    assert done.returncode == 69
-    assert "cannot be reached" in done.stderr

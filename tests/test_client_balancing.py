@@ -148,7 +148,7 @@ def test_single_service_is_retried_with_growing_pauses() -> None:
     assert pauses == [0.1, 0.2, 0.4, 0.5]
 
 
-def test_probes_of_other_requests_do_not_prolong_the_wait_for_services_that_cannot_be_reached() -> None:
+def test_probes_of_other_requests_do_not_prolong_the_wait_for_unreachable_services() -> None:
     bench = Bench((A, B))
     attempts = bench.attempts()
     assert [attempts.failed(next_place(attempts), errors.NotConnected("Refused.")) for _ in range(2)] == [True, True]

@@ -197,7 +197,7 @@ def test_after_a_fork_parent_and_child_have_connections_of_their_own(two: list[S
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_services_are_asked_by_tls_at_every_address_of_their_name(tmp_path: Path) -> None:
+def test_services_are_found_by_name_and_called_over_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own = authority.issue("own", "ocr.test")
     required = {"OCRSVC_TLS_CLIENT_CA": str(authority.file), "OCRSVC_TLS_CLIENTS": "required"}
@@ -228,7 +228,7 @@ def test_services_are_asked_by_tls_at_every_address_of_their_name(tmp_path: Path
             client.read(PAGE)
 
 
-def test_a_body_that_is_refused_before_it_is_sent_is_answered() -> None:
+def test_a_body_refused_before_it_was_sent_raises_its_error() -> None:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_MAX_BODY_BYTES": "100000"}
     with run_server(env) as server, Client([server.url]) as client:
         for _ in range(3):
@@ -238,7 +238,7 @@ def test_a_body_that_is_refused_before_it_is_sent_is_answered() -> None:
 
 
 @pytest.mark.parametrize("headers", [{"X-Mine": "a\nb"}, {"X-Mine": "ä–"}, {"X Mine": "hidden"}])
-def test_a_header_that_cannot_be_sent_is_refused_at_once_without_its_value(headers: dict[str, str]) -> None:
+def test_invalid_headers_are_refused_without_showing_their_value(headers: dict[str, str]) -> None:
     with pytest.raises(errors.BadOption) as caught:
         Client(["http://127.0.0.1:9"], headers=headers)
     assert next(iter(headers.values())) not in str(caught.value)
