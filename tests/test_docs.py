@@ -1,6 +1,7 @@
-"""The documents: every link leads somewhere, every page is in the index, and every file and name of the code exists."""
+"""The documents: links, index, and the files, names and values of the code that they mention."""
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +51,7 @@ def names_of(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     wrong = [
         f"{target}#{anchor}"
         for target, anchor in links(page)
@@ -59,7 +60,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert wrong == []
 
 
-def test_every_page_is_reached_from_the_index() -> None:
+def test_the_index_links_to_every_page() -> None:
     found, todo = set[Path](), [DOCS / "README.md"]
     while todo:
         page = todo.pop()
@@ -80,7 +81,16 @@ def test_every_name_that_follows_a_file_is_defined_there(page: Path) -> None:
     assert [f"{file}: {name}" for file, name in named if name not in names_of(find(file) or page)] == []
 
 
-def test_the_table_of_layers_is_the_tests() -> None:
+def test_the_table_of_constants_has_the_values_of_the_code() -> None:
+    page = (DOCS / "design" / "constants.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `([\w/]+)\.py` \| ([^|]+?) \|", page, re.MULTILINE)
+    assert len(rows) > 50
+    for name, file, value in rows:
+        module = importlib.import_module("ocrsvc." + file.replace("/", "."))
+        assert getattr(module, name) == pytest.approx(ast.literal_eval(value), rel=1e-4), name
+
+
+def test_the_table_of_layers_matches_the_layer_test() -> None:
     from test_layers import LAYERS
 
     rows = re.findall(r"^\| (\d+) \| (`.+?) \|", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.MULTILINE)
