@@ -126,7 +126,7 @@ def test_a_curved_line_begins_at_its_left_or_top_end(turned: float, direction: i
     assert np.allclose(quad.max(axis=0), outline.max(axis=0), atol=1)
 
 
-def test_slanted_and_hardly_bent_lines_are_rectangles() -> None:
+def test_slanted_and_slightly_bent_lines_are_rectangles() -> None:
     slanted = cv2.line(np.zeros((SIZE, SIZE), np.float32), (50, 60), (350, 200), 0.9, 10)
     assert not is_curved(only_line(slanted.astype(np.float32)))
     assert not is_curved(only_line(arc(800, 10, 6, middle_y=900)))

@@ -115,8 +115,9 @@ VOLUMES = ("emptyDir", "configMap", "secret", "persistentVolumeClaim")
 
 @VALUES
 def test_pods_meet_the_restricted_pod_security_standard(values: Mapping[str, Any]) -> None:
-    found = list(pods(rendered(values)))
-    assert len(found) == 2
+    batch = yaml.safe_load((DEPLOY / "kubernetes" / "ocrsvc-batch.yaml").read_text("utf-8"))
+    found = list(pods([*rendered(values), batch]))
+    assert len(found) == 3
     limits = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
     for pod in found:
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -257,7 +258,7 @@ def test_systemd_accepts_the_unit_with_low_exposure(tmp_path: Path) -> None:
     run("systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", DEPLOY / "ocrsvc.service")
 
 
-def test_kong_hides_operator_routes_and_requires_a_key() -> None:
+def test_kong_hides_operator_routes_and_needs_a_key() -> None:
     kong = yaml.safe_load((DEPLOY / "kong.yaml").read_text(encoding="utf-8"))
     assert kong.keys() == {"_format_version", "upstreams", "services", "consumers"}
     [service] = kong["services"]

@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_support import png
-from web_support import as_base64, json_of, running_app, running_reader, texts
+from web_support import as_base64, json_of, running_app, running_reader
 
 from ocrsvc.errors import BrokenImage, CallerError, DeadlineExceeded, QueueFull
 from ocrsvc.imaging.codecs.decode import PixelLimits
@@ -113,8 +113,7 @@ def test_too_many_pages_are_refused_with_limit_and_remedy(client: FlaskClient) -
     problem = json_of(post(client, tiff([40] * 6)))
     assert (problem["status"], problem["code"]) == (413, "too_many_pages")
     assert "OCRSVC_MAX_PAGES" in problem["detail"]
-    assert "/v1/jobs" in problem["remedy"]
-    assert "at most 4 pages" in problem["remedy"]
+    assert [part for part in ("/v1/jobs", "at most 4 pages") if part not in problem["remedy"]] == []
 
 
 def test_a_failed_page_does_not_affect_the_others(client: FlaskClient) -> None:
@@ -143,18 +142,15 @@ def test_hostile_tiffs_neither_crash_nor_hang_the_page_search(head: bytes, rest:
     assert len(find_pages(head + rest)) <= len(rest)
 
 
-def test_pages_are_cached_if_the_result_cache_is_on() -> None:
-    with running_app(Settings(cache_bytes=MEGAPIXEL)) as app:
-        first, again = (json_of(post(app.test_client(), pdf(GRAY, GRAY))) for _ in range(2))
-    assert texts(first) == texts(again)
-    assert (again["timing"]["engine_s"], numbers(again)) == (0, [1, 2])
+KEPT = {"X-Keep-Result": "1"}
+CACHED = Settings(cache_bytes=MEGAPIXEL)
 
 
-@pytest.mark.parametrize(("headers", "is_cached"), [({"X-Keep-Result": "1"}, True), ({}, False)])
-def test_by_default_pages_are_cached_only_for_requests_that_keep_them(
-    headers: dict[str, str], *, is_cached: bool
-) -> None:
-    with running_app() as app:
+@pytest.mark.parametrize(
+    ("chosen", "headers", "is_cached"), [(CACHED, {}, True), (Settings(), KEPT, True), (Settings(), {}, False)]
+)
+def test_pages_are_cached_by_setting_or_request(chosen: Settings, headers: dict[str, str], *, is_cached: bool) -> None:
+    with running_app(chosen) as app:
         for _ in range(2):
             sent = {"file": (io.BytesIO(pdf(GRAY)), "a.pdf")}
             answer = json_of(app.test_client().post("/v1/ocr", data=sent, headers=headers))
@@ -178,22 +174,12 @@ def test_paddlex_answers_the_first_ten_pages_with_their_pictures() -> None:
     assert [set(page) for page in result["ocrResults"]] == [{"prunedResult", "ocrImage", "inputImage"}] * 10
 
 
-def test_paddlex_fails_as_a_whole_for_a_failed_page(client: FlaskClient) -> None:
-    answer = client.post("/ocr", json={"file": as_base64(pdf(GRAY, BLACK)), "fileType": 0, "visualize": False})
-    assert (answer.status_code, json_of(answer)["errorCode"]) == (500, 500)
-
-
 def test_ocr_space_answers_each_page_and_marks_failed_ones(client: FlaskClient) -> None:
     sent = {"file": (io.BytesIO(pdf(GRAY, BLACK, *[GRAY] * 3)), "a.pdf")}
     answer = json_of(client.post("/parse/image", data=sent))
     assert [page["FileParseExitCode"] for page in answer["ParsedResults"]] == [1, -10, 1, 1]
     assert (answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (2, False)
     assert answer["ErrorMessage"][-1] == "The maximum page limit of 4 reached"
-
-
-def test_ocr_space_reports_an_unreadable_document(client: FlaskClient) -> None:
-    answer = json_of(client.post("/parse/image", data={"file": (io.BytesIO(pdf(GRAY)[:100]), "a.pdf")}))
-    assert (answer["OCRExitCode"], answer["IsErroredOnProcessing"]) == (3, True)
 
 
 def with_image(width: int, height: int, inside: bytes = b"/I Do") -> bytes:
@@ -252,7 +238,7 @@ def test_drawing_ends_at_the_deadline_and_the_page_is_reported(client: FlaskClie
     assert (problem["status"], problem["code"]) == (504, "deadline_exceeded")
 
 
-def test_a_waiting_pdf_blocks_no_decoder() -> None:
+def test_a_waiting_pdf_does_not_block_images() -> None:
     sizes: list[int] = []
 
     def look() -> None:

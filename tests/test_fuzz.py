@@ -51,7 +51,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Flas
         yield {name: app.test_client() for name in adapters()}
 
 
-@pytest.mark.parametrize("adapter", PATHS)
+@pytest.mark.parametrize("adapter", adapters())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_anything_is_answered_in_its_format(clients: dict[str, FlaskClient], adapter: str, data: st.DataObject) -> None:
@@ -68,10 +68,6 @@ def test_anything_is_answered_in_its_format(clients: dict[str, FlaskClient], ada
     assert response.content_type != "application/problem+json" or adapter == "mistral"
 
 
-def test_every_adapter_is_fuzzed() -> None:
-    assert set(PATHS) == set(adapters())
-
-
 def run(tmp_path: Path, script: str, *args: str) -> Any:
     """The figures of a benchmark that must find nothing; what it printed is shown otherwise."""
     out = tmp_path / "figures.json"
@@ -80,14 +76,14 @@ def run(tmp_path: Path, script: str, *args: str) -> Any:
     return json.loads(out.read_text("utf-8"))
 
 
-def test_malformed_calls_of_grpc_end_with_a_status_and_harm_nobody(tmp_path: Path) -> None:
+def test_malformed_grpc_calls_end_with_a_status(tmp_path: Path) -> None:
     figures = run(tmp_path, "fuzz.py", "--only", "grpc", "--inputs", "500")
     # Messages that are answered and refused, connections that are served and told to go: none of them is missing.
     assert {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "served", "GOAWAY"} <= set(figures["ends"])
     assert figures["inputs"] == 500
 
 
-def test_the_service_does_what_its_description_says_whatever_schemathesis_makes_of_it(tmp_path: Path) -> None:
+def test_responses_match_the_openapi_description(tmp_path: Path) -> None:
     figures = run(tmp_path, "schemathesis_run.py", "--examples", "1")
     assert figures["without keys"]["cases"] >= 1000
     for kind in ("without keys", "a right key"):
