@@ -141,11 +141,6 @@ def test_ignored_options_are_refused(client: FlaskClient) -> None:
     assert (problem["code"], "'mask'" in problem["detail"]) == ("bad_option", True)
 
 
-def test_lines_can_be_omitted(client: FlaskClient) -> None:
-    (page,) = json_of(post(client, query_string={"lines": "false"}))["pages"]
-    assert list(page) == ["page", "width", "height", "angle", "text"]
-
-
 PAGE = f"{TEXT}\n64x32 auto True False None\n"
 FORMS = {
     "text": ("text/plain; charset=utf-8", f"{PAGE}\f{PAGE}"),
@@ -184,12 +179,6 @@ def test_zip_without_formats_is_refused(client: FlaskClient) -> None:
 def test_text_formats_report_a_failed_page_as_error(client: FlaskClient, name: str) -> None:
     response = post(client, files(PNG, b"no image"), "multipart/form-data", f"/v1/ocr?format={name}")
     assert (response.status_code, json_of(response)["code"]) == (415, "unsupported_image")
-
-
-def test_pages_are_in_file_order(client: FlaskClient) -> None:
-    widths = [20, 50, 30, 60, 40, 25]
-    answer = json_of(post(client, files(*(png(width) for width in widths)), "multipart/form-data"))
-    assert [(page["page"], page["width"]) for page in answer["pages"]] == list(enumerate(widths, start=1))
 
 
 def test_failed_page_does_not_affect_other_pages(client: FlaskClient) -> None:
@@ -267,13 +256,6 @@ def test_wrong_path_or_method_names_a_right_one(
     problem = check_problem(response, status, {404: "not_found", 405: "method_not_allowed"}[status])
     assert problem["remedy"].startswith(remedy)
     assert ("Allow" in response.headers) == (status == 405)
-
-
-def test_options_and_head_requests_are_answered(client: FlaskClient) -> None:
-    response = client.options("/v1/ocr")
-    assert (response.status_code, set(response.headers["Allow"].split(", "))) == (200, {"POST", "OPTIONS"})
-    response = client.head("/nowhere")
-    assert (response.status_code, response.data) == (404, b"")
 
 
 @pytest.mark.parametrize(("sent", "expected_s"), [("2.5", 2.5), ("1000", 60.0), (None, 60.0)])

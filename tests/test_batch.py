@@ -95,17 +95,6 @@ def test_empty_sources_and_empty_shards_are_reported(
     assert "1 of 4 pages of this shard, 1 read and 0 failed" in capsys.readouterr().err
 
 
-def test_help_has_groups_and_error_messages_are_short(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["batch", "--help"]) == 0
-    shown = capsys.readouterr().out
-    ungrouped = shown[shown.index("\nOptions:") : shown.index("\nSources:")]
-    assert [line.split()[0] for line in ungrouped.splitlines() if line.startswith("  -")] == ["-h,"]
-    assert run(["batch", "pages", "--limit", "0"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) < 6
-    assert said[-1] == "Error: Invalid value for '--limit': '0' is not a whole number above 0."
-
-
 SOON_S = 60.0
 
 

@@ -137,17 +137,6 @@ def test_row_groups_are_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == [8, 1]
 
 
-def test_each_source_with_results_has_a_text_file_of_its_name(tmp_path: Path) -> None:
-    read = results("scans/a.pdf", [page("one", "two"), FAILED, page("three")])
-    listing = write(tmp_path, "text", read, results("none.pdf", [None, None]), FILES[1])
-    text = tmp_path / "scans" / "a.pdf.txt"
-    assert text.read_text() == "one\ntwo\n\f\fthree\n"
-    rows = [json.loads(row) for row in (tmp_path / listing.name).read_bytes().splitlines()]
-    named = [(row["source"], row["file"]) for row in rows]
-    assert named == [("scans/a.pdf", "scans/a.pdf.txt"), ("b.png", "b.png.txt")]
-    assert rows[0]["sha256"] == hashlib.sha256(text.read_bytes()).hexdigest()
-
-
 @pytest.mark.parametrize(
     ("name", "ending", "holds"),
     [

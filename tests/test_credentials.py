@@ -58,14 +58,6 @@ def test_malformed_keys_are_refused_and_not_echoed() -> None:
     assert "secret" not in str(raised.value)
 
 
-def test_commands_read_the_key_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OCRSVC_API_KEY", "other")
-    assert read_key(None) == "other"
-    file = tmp_path / "key"
-    file.write_text(f"{SECRET}\n")
-    assert read_key(file) == SECRET
-
-
 @pytest.mark.parametrize("content", [b"", b"\n", b"two words", b"\xff\xfe", b"x" * 2000])
 def test_file_without_a_key_is_refused_and_not_echoed(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "key"

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from ppocr_support import WatchedSession
 
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import first_scale, input_size
-from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, COMMON_PX, Detector
+from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, Detector
 from ocrsvc.engines.ppocr.runtime.session import Session
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import DeadlineExceeded
@@ -83,11 +82,3 @@ def test_a_cancelled_pass_stops_waiting_and_the_next_one_runs(shared_threads: Sh
     for thread in (first, waiting, last):
         thread.join(LIMIT_S)
     assert wide.runs == 2
-
-
-@pytest.mark.parametrize("size", [(1654, 2339), (2480, 3508), (3000, 4000), (1200, 1600)])
-@pytest.mark.parametrize("is_upright", [True, False])
-def test_common_page_sizes_are_warmed_up(size: tuple[int, int], is_upright: bool) -> None:
-    width, height = size if is_upright else size[::-1]
-    columns, rows = input_size(height, width, first_scale(height, width))
-    assert (rows, columns) in COMMON_PX

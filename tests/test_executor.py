@@ -1,4 +1,4 @@
-"""The threads in front of an engine: every job answered, each apart, in time."""
+"""The threads in front of an engine: every job has its own result or error."""
 
 import errno
 import threading
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import wait_until
 
-from ocrsvc.errors import ClientGone, EngineFailed, QueueFull
+from ocrsvc.errors import ClientGone, EngineFailed
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import DEFAULT_CONTEXT, Job, RequestContext
 
@@ -76,34 +76,6 @@ def test_one_bad_job_does_not_fail_its_batch(bad: str, message: str) -> None:
         with pytest.raises(EngineFailed, match=message):
             executor.wait(jobs[1])
         assert read.batches == [["first"], ["a", bad, "b"], ["a"], [bad], ["b"]]
-
-
-def test_a_full_queue_refuses_before_preparing_a_job_and_recovers() -> None:
-    gate, made = threading.Event(), list[str]()
-    with running(Upper(gate), places=1) as executor:
-        held = submit(executor, "a")
-        wait_until(lambda: executor.queue.waiting() == 0)
-        waits = submit(executor, "b")
-        with pytest.raises(QueueFull):
-            executor.submit(Work("c"), lambda: made.append("c"))
-        assert made == []
-        gate.set()
-        assert (executor.wait(held), executor.wait(waits), ask(executor, "c")) == ("A", "B", "C")
-
-
-def test_a_client_that_disconnects_ends_the_wait_of_its_queued_job() -> None:
-    gone, read = threading.Event(), Upper(threading.Event())
-    with running(read) as executor:
-        held = submit(executor, "held")
-        wait_until(held.running)
-        job = submit(executor, "gone", is_gone=gone.is_set)
-        gone.set()
-        with pytest.raises(ClientGone):
-            executor.wait(job)
-        assert executor.queue.waiting() == 0
-        read.gate.set()  # type: ignore[union-attr]
-        assert executor.wait(held) == "HELD"
-    assert read.batches == [["held"]]
 
 
 def test_a_failing_is_gone_ends_the_job_but_not_the_thread() -> None:

@@ -1,13 +1,9 @@
 """Output formats: any text in files that any parser reads, and files of whole documents."""
 
 import io
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -15,14 +11,13 @@ import pytest
 from documents import page_texts, pdf, tiff
 from hypothesis import given
 from hypothesis import strategies as st
-from image_support import png
 from support import ROOT
 from web_support import running_reader
 
 from ocrsvc.errors import DeadlineExceeded
-from ocrsvc.formats.document import DocumentResult, options_for, text_parts, write_document
+from ocrsvc.formats.document import DocumentResult, text_parts, write_document
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.plugins import OutputFormat, needs_of, output_formats
+from ocrsvc.plugins import OutputFormat, output_formats
 from ocrsvc.results import EngineInfo, Line, Page, Reading, ReadOptions, Word, no_check
 from ocrsvc.settings.settings import Settings
 
@@ -133,52 +128,6 @@ def test_every_format_is_documented(name: str, form: OutputFormat) -> None:
     assert f"| {name} | {form.media_type} | " in (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
-PLUGIN = """
-from ocrsvc.plugins import OutputFormat
-
-COUNT = OutputFormat("count", "text/x-count", ".count", "Count", "how many lines", "counting:write_count")
-
-
-def write_count(pages, count, engine):
-    yield f"{engine.name}: {sum(len(page.lines) for page in pages)} lines"
-"""
-PROGRAM = """
-import sys
-from pathlib import Path
-
-from web_support import running_app
-
-from ocrsvc.cli import main
-
-image = Path(sys.argv[1])
-with running_app() as app:
-    client, data = app.test_client(), image.read_bytes()
-    option = client.post("/v1/ocr?format=count", data=data)
-    header = client.post("/v1/ocr", data=data, headers={"Accept": "text/x-count"})
-    described = client.get("/openapi.json").text
-    assert option.text == header.text == "known: 2 lines", option.text
-    assert option.mimetype == header.mimetype == "text/x-count"
-    assert '"count"' in described and "how many lines" in described
-    page = client.get("/index.html").text
-    assert 'data-tab="count" data-suffix=".count" data-type="text/x-count">Count</button>' in page
-assert main.run(["read", "--engine", "fake", "--format", "count", str(image)]) == 0
-"""
-
-
-def test_a_plugin_format_is_available_everywhere(tmp_path: Path) -> None:
-    (tmp_path / "counting.py").write_text(PLUGIN)
-    about = tmp_path / "counting-0.1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 0.1\n")
-    (about / "entry_points.txt").write_text("[ocrsvc.formats]\ncount = counting:COUNT\n")
-    image = tmp_path / "image.png"
-    image.write_bytes(png())
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", tmp_path)))}
-    command = [sys.executable, "-c", PROGRAM, str(image)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
-    assert (done.returncode, done.stdout) == (0, "fake: 2 lines"), done.stderr
-
-
 FAKE = EngineInfo("fake", "fake", "1", "cpu", "fp32", "none")
 
 
@@ -197,13 +146,6 @@ def made(name: str, file: bytes, pages: list[Page], limit_s: float = 60) -> byte
     output = io.BytesIO()
     write_document(name, DocumentResult(file, pages, len(pages), FAKE), output, limit_s, no_check)
     return output.getvalue()
-
-
-def test_formats_add_the_options_they_need() -> None:
-    assert needs_of(["json", "text", "pdf", "md"]) == {"words": True, "tables": True}
-    assert options_for(["pdf", "md"], ReadOptions(layout=True)) == ReadOptions(layout=True, words=True, tables=True)
-    assert options_for(["pdf"], ReadOptions(words="segmented")) == ReadOptions(words="segmented")
-    assert options_for(["json", "ndjson", "alto"], ReadOptions()) == ReadOptions()
 
 
 def test_a_text_layer_is_not_written_a_second_time(reader: Reader) -> None:

@@ -123,6 +123,11 @@ def test_a_page_is_written_in_the_new_output_format(server: Server) -> None:
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/x-ppocrlabel; charset=utf-8")
     name, _, lines = answer.text.partition("\t")
     assert (name, [line["transcription"] for line in json.loads(lines)]) == ("page-1.png", ["a large one"])
+    header = {"Accept": "text/x-ppocrlabel"}
+    accepted = requests.post(f"{server.url}/v1/ocr", data=page(), headers=header, timeout=_ANSWER_S)
+    assert accepted.text == answer.text
+    for path in ("openapi.json", "index.html"):
+        assert '"annotations"' in requests.get(f"{server.url}/{path}", timeout=_ANSWER_S).text
 
 
 def test_version_and_metrics_tell_their_names(server: Server) -> None:
