@@ -1,4 +1,4 @@
-"""The service's log and the access log: one schema for every line, whoever writes it, and no request waits for it."""
+"""The service's log and the access log: one schema for every line, and no request waits for them."""
 
 import io
 import json
@@ -43,7 +43,7 @@ def record(message: str, *values: object, level: int = logging.INFO, error: Base
     return logging.LogRecord("ocrsvc.web", level, __file__, 1, message, values, found)
 
 
-def test_a_line_is_of_the_schema_and_names_what_happened_and_the_request() -> None:
+def test_a_line_matches_the_schema_and_names_event_and_request() -> None:
     with with_ids("mine", TRACE):
         line = JsonFormatter(3).format(record("READY in %.1f s", 1.25))
     event = checked(line)
@@ -54,7 +54,7 @@ def test_a_line_is_of_the_schema_and_names_what_happened_and_the_request() -> No
 
 
 @pytest.mark.parametrize("text", ["a\nb", '"quoted"', "\x1b[31m", "\u2028", "\ud800", "正品" * 5000, "x" * 100_000])
-def test_a_line_is_one_line_that_a_pipe_takes_whole_whatever_is_in_it(text: str) -> None:
+def test_any_message_becomes_one_line_of_bounded_length(text: str) -> None:
     error = ValueError(text)
     for line in (
         JsonFormatter().format(record("%s", text, error=error)),
@@ -75,7 +75,7 @@ def targets() -> Iterator[io.StringIO]:
     logger.handlers[:] = []
 
 
-def test_a_thread_writes_the_lines_in_order_with_the_ids_of_the_thread_that_logged(targets: io.StringIO) -> None:
+def test_lines_keep_their_order_and_the_ids_of_their_thread(targets: io.StringIO) -> None:
     background = BackgroundHandler(on_drop=lambda: pytest.fail("dropped"))
     for number in range(20):
         with with_ids(f"id-{number}", None):
@@ -95,7 +95,7 @@ def test_a_message_that_does_not_fit_its_values_is_logged_without_them(targets: 
     assert checked(targets.getvalue())["message"] == "%d pages"
 
 
-def test_lines_that_find_the_queue_full_are_counted_and_told_once_it_goes_on(targets: io.StringIO) -> None:
+def test_lines_dropped_at_a_full_queue_are_counted_and_reported(targets: io.StringIO) -> None:
     dropped: list[int] = []
     waits, goes_on = threading.Event(), threading.Event()
 
@@ -118,7 +118,7 @@ def test_lines_that_find_the_queue_full_are_counted_and_told_once_it_goes_on(tar
     assert events[1]["message"] == "DROPPED 8 lines of this log"
 
 
-def test_a_pipe_that_nobody_reads_loses_lines_and_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_without_a_reader_loses_lines_and_blocks_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocrsvc.telemetry.event_log._PATIENCE_MS", 1)
     dropped: list[int] = []
     out, into = os.pipe()
@@ -139,7 +139,7 @@ def test_a_pipe_that_nobody_reads_loses_lines_and_keeps_nobody(monkeypatch: pyte
     os.close(out)
 
 
-def test_every_line_of_a_service_is_of_the_schema_gunicorns_and_pythons_too(tmp_path: Path) -> None:
+def test_every_line_of_a_service_matches_the_schema(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, threading, warnings\n"
         "def warn():\n"
@@ -187,7 +187,7 @@ def lines_of(end: int) -> list[str]:
     return os.read(end, 1 << 16).decode().splitlines()
 
 
-def test_an_event_as_text_is_one_line_of_pairs_with_its_key_if_it_has_one() -> None:
+def test_a_text_event_is_one_line_of_pairs() -> None:
     with_key, without = (as_text(replace(EVENT, key=key), Origin(1)).decode() for key in ("acme", ""))
     pairs = dict(word.split("=", 1) for word in shlex.split(without))
     assert (pairs["path"], pairs["bytes_in"]) == ("/v1/ocr", "10")
@@ -203,7 +203,7 @@ def test_no_path_can_forge_a_line(path: str) -> None:
     assert len(line) < 1000
 
 
-def test_a_log_that_nobody_reads_drops_and_counts_and_never_waits() -> None:
+def test_an_access_log_without_a_reader_drops_lines_and_never_waits() -> None:
     dropped: list[int] = []
     with pipe() as (out, into):
         log = AccessLog("json", on_drop=lambda: dropped.append(1), target=into, max_queued=10)
@@ -218,7 +218,7 @@ def test_a_log_that_nobody_reads_drops_and_counts_and_never_waits() -> None:
             lines_of(out)
 
 
-def test_a_log_that_is_closed_drops_and_counts() -> None:
+def test_a_closed_access_log_drops_and_counts_lines() -> None:
     dropped: list[int] = []
     out, into = os.pipe()
     os.close(out)

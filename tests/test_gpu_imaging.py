@@ -4,12 +4,12 @@ import importlib.util
 import json
 import logging
 import sys
-import types
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -212,34 +212,16 @@ def test_different_text_is_a_fault_of_the_gpu() -> None:
     assert find_fault(partial(view, "b"), partial(view, "a")) == "it reads 'b' instead of 'a'"
 
 
-class Pool:
-    """A double of cupy's memory pools that counts releases."""
-
-    def __init__(self, free: int) -> None:
-        self.free = free
-
-    def free_bytes(self) -> int:
-        return self.free
-
-    n_free_blocks = free_bytes
-
-    def free_all_blocks(self) -> None:
-        self.free = 0
-
-
 def test_free_gpu_memory_above_a_limit_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, pinned = Pool(arrays.MAX_FREE_BYTES), Pool(arrays.MAX_FREE_PINNED_BLOCKS)
-    cupy: Any = types.ModuleType("cupy")
-    cupy.__version__ = "14.2.0"
-    cupy.get_default_memory_pool, cupy.get_default_pinned_memory_pool = lambda: memory, lambda: pinned
+    cupy = Mock(__version__="14.2.0")
+    memory, pinned = cupy.get_default_memory_pool.return_value, cupy.get_default_pinned_memory_pool.return_value
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     gpu = CupyBackend()
-    gpu.trim()
-    assert (memory.free, pinned.free) == (arrays.MAX_FREE_BYTES, arrays.MAX_FREE_PINNED_BLOCKS)
-    memory.free += 1
-    pinned.free += 1
-    gpu.trim()
-    assert (memory.free, pinned.free) == (0, 0)
+    for more, releases in ((0, 0), (1, 1)):
+        memory.free_bytes.return_value = arrays.MAX_FREE_BYTES + more
+        pinned.n_free_blocks.return_value = arrays.MAX_FREE_PINNED_BLOCKS + more
+        gpu.trim()
+        assert (memory.free_all_blocks.call_count, pinned.free_all_blocks.call_count) == (releases, releases)
 
 
 def test_gpu_imaging_needs_cuda_and_cupy(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

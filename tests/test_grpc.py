@@ -2,7 +2,6 @@
 
 import ast
 import errno
-import gc
 import json
 import socket
 import threading
@@ -44,7 +43,6 @@ from support import run_server, wait_until
 from web_support import CONFIDENCE, TEXT, DeafReader, HeldEngine, as_base64, json_of, running_app, running_reader
 
 from ocrsvc import errors
-from ocrsvc.adapters.model_protocols.tensors import NotOffered
 from ocrsvc.app import create_app
 from ocrsvc.grpc_server.calls import Calls
 from ocrsvc.grpc_services import make_services
@@ -142,7 +140,7 @@ def test_requested_outputs_and_parameters_are_applied(channel: grpc.Channel) -> 
     assert len(response.outputs) == 1
 
 
-def test_the_service_and_its_model_describe_themselves_as_over_http(channel: grpc.Channel) -> None:
+def test_metadata_equals_that_over_http(channel: grpc.Channel) -> None:
     assert v2(channel, "ServerLive").live
     assert v2(channel, "ServerReady").ready
     assert v2(channel, "ModelReady", {"name": "ocr", "version": "1"}).ready
@@ -170,14 +168,6 @@ def test_the_health_check_of_grpc_itself_is_answered(channel: grpc.Channel) -> N
     assert code_of(lambda: check(request(service="no.Such"), timeout=PATIENCE_S)) is grpc.StatusCode.NOT_FOUND
 
 
-def wrong_input(**changes: Any) -> Any:
-    request = infer_request(png())
-    for name, value in changes.items():
-        target = request if hasattr(request, name) else request.inputs[0]
-        setattr(target, name, value)
-    return request
-
-
 def merged(text: str) -> Any:
     return text_format.Merge(text, infer_request(png()))
 
@@ -186,39 +176,20 @@ def merged(text: str) -> Any:
     ("request_", "code"),
     [
         (infer_request(png(), model="nope"), grpc.StatusCode.NOT_FOUND),
-        (wrong_input(model_version="2"), grpc.StatusCode.NOT_FOUND),
-        (wrong_input(model_version="x"), grpc.StatusCode.INVALID_ARGUMENT),
-        (wrong_input(name="images"), grpc.StatusCode.INVALID_ARGUMENT),
-        (wrong_input(datatype="UINT8"), grpc.StatusCode.INVALID_ARGUMENT),
-        (merged("inputs {name: 'image'}"), grpc.StatusCode.INVALID_ARGUMENT),
+        (merged("model_version: '2'"), grpc.StatusCode.NOT_FOUND),
+        (merged("model_version: 'x'"), grpc.StatusCode.INVALID_ARGUMENT),
+        (merged("inputs {name: 'image' datatype: 'UINT8'}"), grpc.StatusCode.INVALID_ARGUMENT),
         (
             merged("outputs {name: 'text' parameters {key: 'classification' value {int64_param: 3}}}"),
             grpc.StatusCode.UNIMPLEMENTED,
         ),
         (infer_request(b"no image"), grpc.StatusCode.INVALID_ARGUMENT),
-        (infer_request(png(), rotate="45"), grpc.StatusCode.INVALID_ARGUMENT),
         (infer_request(png(), timeout="soon"), grpc.StatusCode.INVALID_ARGUMENT),
         (infer_request(), grpc.StatusCode.INVALID_ARGUMENT),
-        (MESSAGES["inference.ModelInferRequest"](), grpc.StatusCode.NOT_FOUND),
     ],
 )
 def test_client_errors_have_their_grpc_status(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
     assert code_of(lambda: infer(channel, request_)) is code
-
-
-def test_error_releases_the_message_without_garbage_collection(channel: grpc.Channel) -> None:
-    def kept() -> int:
-        return sum(isinstance(each, errors.OcrsvcError) and each.__traceback__ is not None for each in gc.get_objects())
-
-    gc.collect()
-    before = kept()
-    gc.disable()
-    try:
-        for request in (infer_request(b"no image"), infer_request(b"no image", b"nor this one")):
-            assert code_of(lambda request=request: infer(channel, request)) is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[misc]
-        wait_until(lambda: kept() == before)
-    finally:
-        gc.enable()
 
 
 def test_an_unknown_method_is_reported(channel: grpc.Channel) -> None:
@@ -242,9 +213,6 @@ def test_too_large_message_fails_only_its_call() -> None:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (errors.UnknownModel("-"), grpc.StatusCode.NOT_FOUND),
-        (NotOffered("-"), grpc.StatusCode.UNIMPLEMENTED),
-        (errors.BrokenImage("-"), grpc.StatusCode.INVALID_ARGUMENT),
         (errors.QueueFull("-", "", 3), grpc.StatusCode.UNAVAILABLE),
         (errors.TooManyAtOnce("-"), grpc.StatusCode.RESOURCE_EXHAUSTED),
         (errors.ClientGone("-"), grpc.StatusCode.CANCELLED),
@@ -347,7 +315,7 @@ def test_duplicate_outputs_are_returned_once(channel: grpc.Channel) -> None:
     assert [output.name for output in infer(channel, request).outputs] == ["text"]
 
 
-def test_tensorflow_servings_model_describes_itself(channel: grpc.Channel) -> None:
+def test_tensorflow_serving_metadata_has_the_signature(channel: grpc.Channel) -> None:
     request = MESSAGES[TFS + "GetModelMetadataRequest"](metadata_field=["signature_def"])
     request.model_spec.name = "ocr"
     packed: any_pb2.Any = tfs(channel, "GetModelMetadata", request).metadata["signature_def"]
@@ -392,7 +360,7 @@ def test_paddle_servings_clients_are_answered(channel: grpc.Channel) -> None:
         ({"name": "ocr", "key": ["image"], "value": ["aGk="]}, 5000),
     ],
 )
-def test_paddle_serving_tells_errors_in_the_answer(channel: grpc.Channel, fields: dict[str, Any], err_no: int) -> None:
+def test_paddle_serving_errors_are_in_the_response(channel: grpc.Channel, fields: dict[str, Any], err_no: int) -> None:
     response = pipeline(channel, **fields)
     assert response.err_no == err_no
     assert response.err_msg
@@ -489,18 +457,10 @@ def test_missing_file_descriptors_neither_spin_nor_flood_the_log(caplog: pytest.
     assert [record.name for record in caplog.records] == ["ocrsvc.rpc"]
 
 
-@pytest.mark.parametrize(
-    ("adapters", "services"),
-    [
-        ((), []),
-        (("tfserving", "umi_ocr"), ["tensorflow.serving.ModelService", "tensorflow.serving.PredictionService"]),
-        (("paddle_serving", "kserve_v2"), [PIPELINE + "PipelineService", "inference.GRPCInferenceService"]),
-    ],
-)
-def test_disabled_adapters_have_no_grpc_service(adapters: tuple[str, ...], services: list[str]) -> None:
+def test_disabled_adapters_have_no_grpc_service() -> None:
     with running_reader() as reader:
-        found = {path.split("/")[1] for path in make_services(model_over(reader), adapters)}
-    assert sorted(found) == sorted([*services, "grpc.health.v1.Health"])
+        found = {path.split("/")[1] for path in make_services(model_over(reader), ("tfserving", "umi_ocr"))}
+    assert found == {"grpc.health.v1.Health", "tensorflow.serving.ModelService", "tensorflow.serving.PredictionService"}
 
 
 def test_large_answers_wait_for_flow_control() -> None:
@@ -609,7 +569,6 @@ def status(event: Any) -> str:
     ("data", "more", "expected"),
     [
         (b"", {}, "200 12"),
-        (b"\0\0\0\0\0" * 2, {}, "200 12"),
         (b"\0\0\0", {}, "200 13"),
         (b"\0\0\0\0\0", {"grpc_timeout": "soon"}, "200 3"),
         (b"\0\0\0\0\5ab", {"grpc_timeout": "100m", "end": False}, "200 4"),
@@ -659,7 +618,7 @@ def test_a_broken_frame_ends_the_connection_with_a_reason(wire: Wire) -> None:
 
 
 def call_on_and_on(port: int, options: Any, enough: threading.Event, failures: list[str]) -> None:
-    """Call until told otherwise, on one channel, which sticks to its worker as long as that lives."""
+    """Call in a loop on one channel, which stays with its worker while that lives."""
     with calling(port, options) as channel:
         call = unary(channel, INFER, ANSWER)
         while not enough.is_set():

@@ -154,7 +154,7 @@ def use_up(asking: Asking, hosts: list[Host]) -> None:
 
 
 @pytest.mark.usefixtures("one_day")
-def test_a_keys_limits_hold_over_hosts_though_one_dies_and_another_loses_the_store(place: Place) -> None:
+def test_key_limits_hold_over_hosts_when_one_dies_and_one_loses_redis(place: Place) -> None:
     _, dying, parted = place.hosts
     with services(place.hosts):
         wait_until(lambda: all(is_ready(place, host) for host in place.hosts), "all hosts have seen the keys")
