@@ -41,7 +41,7 @@ class KeyReservation:
         self._store, self._block, self._name, self._monotonic = store, block, name, monotonic
         self._lock = threading.Lock()
         # `_held` is reserved in the store; open requests use `_requests` and `_pages` of it, and `_counted` pages are
-        # counted but not settled. The rest is free for the next request.
+        # counted but not sent to the store yet. The rest is free for the next request.
         self._held = Hold()
         self._requests = self._pages = self._counted = 0
         self._tokens = 0
@@ -85,7 +85,7 @@ class KeyReservation:
             return
         self._acquire()
         try:
-            # Settle only this key's pages, under its lock, so that `_counted` equals its unsettled pages.
+            # Send only this key's pages, under its lock, so that `_counted` equals its pages that the store lacks.
             for one in self._block.unsettled(self._name) if self._counted else ():
                 left = max(0, self._counted - one.pages)
                 hold = Hold(self._requests, self._pages + left)
@@ -146,7 +146,7 @@ class WorkerReservations:
         self._alive_s = -_ALIVE_S
 
     def refresh(self) -> bool:
-        """Settle pages of this worker, and of dead workers without successors; the gate's thread calls it every 0.25 s.
+        """Send counted pages of this worker, and of dead ones without successors, to the store; called every 0.25 s.
 
         Returns False, having done nothing, while another process holds this worker's slot. Raises KeysUnavailable.
         """
@@ -170,12 +170,12 @@ class WorkerReservations:
         return known or self._by_key.setdefault(name, KeyReservation(self._store, self._block, name, self._monotonic))
 
     def settle(self) -> None:
-        """Settle the reservations of all keys. Raises KeysUnavailable."""
+        """Send counted pages of all keys to the store, and release unused reservations. Raises KeysUnavailable."""
         for reservation in list(self._by_key.values()):
             reservation.settle()
 
     def end(self) -> None:
-        """After the last request: settle all counted pages, and free the slot."""
+        """After the last request: send all counted pages to the store, and free the slot."""
         if self._is_claimed:
             try:
                 self.settle()
@@ -207,7 +207,7 @@ class Admission:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """RateLimit headers for the response; empty without limits over time, or if the store does not respond."""
+        """RateLimit headers for the response; empty without quotas and rate limit, or if the store does not respond."""
         limits = self.entry.limits
         if limits == KeyLimits(concurrency=limits.concurrency):
             return {}
@@ -223,7 +223,7 @@ class Admission:
         self._expected = pages
 
     def expect(self, pages: int) -> None:
-        """Reserve pages that are to be read or taken from the cache, beyond those already begun; all or none.
+        """Reserve all or none of the pages that are to be read or taken from the cache, besides those already begun.
 
         Raises PagesOverQuota for more than the key's whole quota of a day or month, QuotaExceeded, KeysUnavailable.
         """
@@ -251,7 +251,7 @@ class Admission:
         if not pages and not any(self._reserved):
             return
         if not self._of_key.finish(self._reserved, pages, self._day):
-            # Settle all pages now, because the count block has no room for more.
+            # Send all counted pages to the store now, because shared memory has no room for more keys.
             self._reservations.settle()
             if not self._of_key.finish(self._reserved, pages, self._day):
                 raise KeysUnavailable("There is no room to count pages.")

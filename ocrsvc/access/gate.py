@@ -113,7 +113,7 @@ class AccessGate:
         return [(key.entry, self._store.usage(key.entry.name, day)) for key in keys]
 
     def refresh(self) -> None:
-        """For the gate's thread: settle counted pages, and read the keys if any has changed. Raises KeysUnavailable."""
+        """For the gate's thread: send page counts to the store, read keys after a change. Raises KeysUnavailable."""
         now_s = self._monotonic()
         if not self._reservations.refresh():
             return

@@ -29,7 +29,7 @@ class Need(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """One worker's reservation of a key: concurrent requests, and pages that are not settled."""
+    """One worker's reservation of a key: concurrent requests, and pages that the store has not counted as used yet."""
 
     requests: int = 0
     pages: int = 0

@@ -48,7 +48,7 @@ def check_store(address: str) -> None:
 
 
 def settle_rest(address: str, counts: PageCounts) -> None:
-    """For the arbiter at the end: settle the pages that killed workers have counted. Raises KeysUnavailable."""
+    """For the arbiter at the end: send the page counts of killed workers to the store. Raises KeysUnavailable."""
     if counts.unsettled_slots():
         with closing(open_store(address)) as store:
             counts.settle_abandoned(store)

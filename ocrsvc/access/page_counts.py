@@ -1,4 +1,4 @@
-"""Counted pages that are not settled in the store yet, in shared memory, so that a worker's crash loses none.
+"""Counted pages that the store has not recorded (settled) yet, in shared memory, so that a worker's crash loses none.
 
 The arbiter creates the memory before any fork. Each worker's slot is a block of series, one per key and day. The one
 process that writes a block holds a lock, which the kernel releases when the process ends; the next holder settles the
@@ -21,13 +21,13 @@ SERIES: Final = 512
 
 
 class _Series(ctypes.Structure):
-    """The key, day and id of a series; free if it has no name."""
+    """The key's name, day and id of a series; an entry without a name is free."""
 
     _fields_ = (("name", ctypes.c_char * 64), ("day", ctypes.c_char * 16), ("id", ctypes.c_int64))
 
 
 class Unsettled(NamedTuple):
-    """A series whose last `pages` of `total` are not settled; `place` is its index."""
+    """A key's pages of one day: the store has not recorded the last `pages` of `total`; `place`: the entry's index."""
 
     name: str
     day: str
@@ -46,7 +46,7 @@ class PageCounts:
     def __init__(self, service: str = "service", slots: int = 1) -> None:
         self.service, self._slots = service, slots
         self.series = shared_array(_Series, slots * SERIES)
-        # Total pages of each series, and how many of them are settled.
+        # Total pages of each series (key and day), and how many of these the store has recorded.
         self.counted, self.settled = (memoryview(mmap.mmap(-1, slots * SERIES * 8)).cast("q") for _ in "12")
         # The process that writes a block locks the byte with its slot's number.
         self.lock_file = open_memory("ocrsvc-page-counts")
@@ -57,7 +57,7 @@ class PageCounts:
         return [slot for slot, places in enumerate(blocks) if self.counted[places] != self.settled[places]]
 
     def settle_abandoned(self, store: KeyStore, besides: int = -1) -> None:
-        """Settle the blocks that no process holds, except that of the slot `besides`. Raises KeysUnavailable."""
+        """Send the counts of unlocked slots, except slot `besides`, to the store. Raises KeysUnavailable."""
         for slot in self.unsettled_slots():
             block = CountBlock(self, slot)
             if slot != besides and block.claim():
@@ -72,13 +72,13 @@ class PageCounts:
 
 
 class CountBlock:
-    """The block of one slot. A process must `claim` it before use; then any of its threads may call."""
+    """The page counts in one worker slot. A process must `claim` it before use; then any of its threads may call."""
 
     def __init__(self, counts: PageCounts, slot: int) -> None:
         self.worker = f"{counts.service}:{slot}"
         self._counts, self._slot = counts, slot
         self._lock = threading.Lock()
-        # Index of each series in use, by key and day.
+        # Index of each entry in use, by key and day.
         self._places: dict[tuple[str, str], int] = {}
 
     def claim(self) -> bool:
@@ -106,7 +106,7 @@ class CountBlock:
             return True
 
     def unsettled(self, name: str | None = None) -> list[Unsettled]:
-        """The unsettled series of one key, or of all."""
+        """Counts, per key and day, that the store has not fully recorded; of one key, or of all keys."""
         counted, settled, series = self._counts.counted, self._counts.settled, self._counts.series
         with self._lock:
             return [
@@ -116,17 +116,17 @@ class CountBlock:
             ]
 
     def note_settled(self, series: Unsettled) -> None:
-        """Mark the pages of a series as settled."""
+        """Note that the store has recorded all pages of a series."""
         self._counts.settled[series.place] = series.total
 
     def settle_all(self, store: KeyStore) -> None:
-        """Settle the pages that a dead process has counted, and release its reservations. Raises KeysUnavailable."""
+        """Send what a dead process has counted to the store, and release its reservations. Raises KeysUnavailable."""
         for each in self.unsettled():
             store.settle(each.name, self.worker, Hold(), each.series, each.total, each.day)
             self.note_settled(each)
 
     def _begin(self, name: str, day: str) -> int | None:
-        """Begin a series in a free entry, or replace a settled series; None if the block is full."""
+        """Take an entry that is free, or whose pages the store has recorded; None if the block is full."""
         counted, settled, series = self._counts.counted, self._counts.settled, self._counts.series
         places = sorted(self._all(), key=lambda place: bool(series[place].name))
         place = next((each for each in places if not series[each].name or counted[each] == settled[each]), None)

@@ -1,4 +1,4 @@
-"""An additional ONNX Runtime model on the CPU, opened when it is first used. It runs once at a time."""
+"""An additional ONNX Runtime model on the CPU, opened when it is first used. Its runs do not overlap."""
 
 import threading
 from collections.abc import Mapping

@@ -222,7 +222,7 @@ def _column_of(lines: Sequence[_Placed]) -> _Column:
         (other.bottom - one.bottom) / max(1.0, one.size) for one, other in pairwise(lines) if _is_of_size(one, other)
     )
     middle = sorted(lines, key=lambda line: line.size)[len(lines) // 2]
-    # If the middle line has no height (damaged document), no line counts as of its size: use all.
+    # If the middle line has no height (damaged document), no line is of similar size: use all lines.
     usual = [line for line in lines if _is_of_size(line, middle)] or lines
     lefts, rights = sorted(line.left for line in usual), sorted(line.right for line in usual)
     pitch = pitches[len(pitches) // 3] if pitches else _USUAL_PITCH

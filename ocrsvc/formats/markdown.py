@@ -50,7 +50,7 @@ def _written(blocks: Sequence[Block]) -> str:
 
 
 def _block(block: Block, number: int) -> tuple[str, int]:
-    """Convert a block to Markdown; returns it with its item number, 0 for none. `number`: the previous block's."""
+    """Convert a block to Markdown; returns it and its list item number, or 0. `number` is the previous block's."""
     match block.kind:
         case "table":
             return block.text, 0

@@ -93,7 +93,7 @@ class FrameLimits:
         self.in_block = False
 
     def check(self, kind: int, flags: int, length: int) -> None:
-        """Check a frame's size and use up allowed frames, given the frame's header. Raises FrameRefused."""
+        """Check a received frame's header against the limits of size and rate. Raises FrameRefused."""
         if length > _MAX_BYTES.get(kind, limits.MAX_OTHER_BYTES):
             code = ErrorCodes.FRAME_SIZE_ERROR if kind == _DATA else ErrorCodes.ENHANCE_YOUR_CALM
             raise FrameRefused(code, f"a frame of type {kind} with {length} bytes")
@@ -105,11 +105,11 @@ class FrameLimits:
         self.charge(_COSTS.get(kind, 1))
 
     def allow(self, frames: int) -> None:
-        """Increase the number of allowed frames, up to BURST_FRAMES."""
+        """Let the client send this many more frames without payload, up to BURST_FRAMES at once."""
         self._allowed = min(self._allowed + frames, limits.BURST_FRAMES)
 
     def charge(self, frames: int) -> None:
-        """Use up allowed frames. Raises FrameRefused if none are left."""
+        """Deduct frames from the number that the client may still send. Raises FrameRefused if too few are left."""
         self._allowed -= frames
         if self._allowed >= 0:
             return

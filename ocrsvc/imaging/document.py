@@ -118,7 +118,7 @@ def open_document(data: bytes, limits: PixelLimits, dpi: int, check: Check, take
 
 
 def chosen_pages(document: Document, ranges: Ranges, max_pages: int, *, cut: bool) -> Sequence[int]:
-    """The pages to read. Beyond `max_pages`, omits the rest if `cut`, else raises TooManyPages; if none, BadOption."""
+    """The pages to read: at most `max_pages` if `cut`, else raises TooManyPages for more. Raises BadOption for none."""
     numbers = choose(ranges, document.count)
     if not numbers:
         raise no_such_pages(document.kind, document.count)

@@ -18,7 +18,7 @@ _LONG_PART: Final = re.compile(rf"\S{{{LONG},}}")
 
 # Margin, in full-width characters, around a masked part of a line whose character boxes are unknown.
 MARGIN = 3.0
-# Additional margin, as a share of the line's length: letters may be wide before the part and narrow after it.
+# Additional margin, as a share of the line's length: wide letters before the masked part shift its position.
 MARGIN_SHARE = 0.04
 # Margin around known character boxes, as a share of the line height, because the edges of letters are blurred.
 _EDGE = 0.08
@@ -111,8 +111,8 @@ def _with_line_masked(cell: str, line: str, masked: str) -> str:
 def _as_masked(part: str, text: str, masked: str) -> str:
     """Mask a part of a text as it is masked in that text.
 
-    If the part occurs several times, the occurrence with the most stars is used: any of them may be the cell's text. Of
-    a short part, occurrences between spaces are preferred.
+    If the part occurs several times, the occurrence with the most stars is used: any of them may be the cell's text.
+    For a short part, occurrences between spaces are preferred.
     """
     places = list(_places(part, text))
     if len(part) < LONG:
@@ -162,7 +162,7 @@ def _boxes_between(words: Sequence[Word], first: int, last: int) -> Iterator[Box
 
 
 def _share(line: Line, begin: int, end: int) -> tuple[float, float]:
-    """Start and end by the usual widths of characters, with a margin, as shares of the line's length."""
+    """Start and end of characters [begin, end) by usual widths, with a margin, as shares of the line's length."""
     widths = [1.0 if unicodedata.east_asian_width(character) in {"W", "F"} else 0.5 for character in line.text]
     whole = sum(widths)
     margin = MARGIN / whole + MARGIN_SHARE

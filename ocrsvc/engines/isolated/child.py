@@ -53,7 +53,7 @@ _PROGRAM: Final = "ocrsvc.engines.isolated.fork_server"
 _END_S: Final = 5.0
 _EXIT_WAIT_S: Final = 1.5  # wait after killing a process, until its memory, also on a GPU, is free for the next engine
 _TRIES: Final = 4  # attempts to read an image, counting those whose child died before it started with the image
-# Options in the denylist key, because they change which code processes an image.
+# Options that are part of the crash denylist's key, because they change which code processes an image.
 _CHOOSING_OPTIONS: Final = ("rotate", "detect", "upright_boxes", "unwarp", "layout", "tables", "barcodes", "region")
 
 

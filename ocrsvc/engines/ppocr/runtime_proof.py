@@ -178,7 +178,7 @@ class _Comparison:
         return single
 
     def proofs(self, *, is_own_page: bool) -> list[Proof]:
-        """Make a proof for each candidate except fp32."""
+        """Return each candidate's comparison with fp32, except fp32's own."""
         return [self._proof(runtime, is_own_page=is_own_page) for runtime in self._tallies if runtime != FP32]
 
     def _proof(self, runtime: Runtime, *, is_own_page: bool) -> Proof:

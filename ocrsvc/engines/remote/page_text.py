@@ -31,7 +31,7 @@ _RULE: Final = re.compile(r"[|\s:+=*_-]+")
 def clean_markdown(text: str) -> str:
     """The Markdown of a page in a model's answer, in linear time.
 
-    Tables are HTML without other attributes than spans, formulas are LaTeX between $ or $$. Nothing else acts as HTML,
+    Tables are HTML with only rowspan and colspan as attributes, formulas LaTeX in $ or $$. Nothing else acts as HTML,
     as a link or as a picture, since the text of a page can be anything.
     """
     text = _FRONT_MATTER.sub("", text.replace("\r\n", "\n"), count=1)

@@ -19,7 +19,7 @@ _MARKDOWN: Final = (
     "Transcribe all text of this page in reading order as Markdown. Write tables as HTML and formulas as LaTeX between "
     "dollar signs. Leave pictures out. Answer with the transcription alone."
 )
-# The spelling of "LateX" is that of the training.
+# The model was trained with the spelling "LateX".
 _OLMOCR: Final = (
     "Attached is one page of a document that you must process. Just return the plain text representation of this "
     "document as if you were reading it naturally. Convert equations to LateX and tables to HTML.\n"

@@ -93,7 +93,7 @@ def font_parts(codes: FontCodes) -> FontParts:
 
 
 def block_font() -> bytes:
-    """A TrueType font of one glyph, a block as large as a letter: of invisible text only the position matters.
+    """A TrueType font of one glyph, a block as large as a letter: only the position of invisible text matters.
 
     Without an outline, pdfium would treat a line of one letter as empty.
     """

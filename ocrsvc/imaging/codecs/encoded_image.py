@@ -29,7 +29,7 @@ _TURNS: Final = {3: 180, 4: 180, 6: 90, 7: 90, 5: 270, 8: 270}
 class EncodedImage:
     """The header of an image file: lower-case format name; size and `dpi` before the EXIF `orientation` is applied.
 
-    `read(gray, check)` decodes the samples, if `gray` possibly without colour; raises BrokenImage. If a child process
+    `read(gray, check)` decodes the samples, and may omit colour if `gray`; raises BrokenImage. If a child process
     decodes, it calls `check` meanwhile, which may raise. The field `gray`: the file has no colour.
     Peak memory of decoding is `bytes_per_pixel` (for gray and colour output; includes the flattened image and OpenCV's
     second copy of all samples) plus `copied_bytes` for copies of the file.

@@ -116,7 +116,7 @@ def _find_whites(
     find_ruled: RuleFinder | None,
 ) -> _Whites:
     order, rows = in_rows
-    # A Chinese character counts as wide as its square: blank space beside commas in several rows is no gap.
+    # A Chinese character is as wide as its em square, because the blank space beside a comma is no gap.
     right, left = level.taken[order], np.where(level.is_cjk, np.minimum(level.left, level.start), level.left)[order]
     far = 2 * float(np.abs(right).max(initial=0) + np.abs(left).max(initial=0)) + 1
     reach = np.maximum.accumulate(right + far * rows) - far * rows

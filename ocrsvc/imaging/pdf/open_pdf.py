@@ -113,7 +113,7 @@ class Pdf:
         return count
 
     def characters(self, number: int, count: int, frame: PageFrame, check: Check) -> tuple[PageCharacters, Pixels]:
-        """The characters of the page that `count_characters` opened, and a gray drawing in the frame's small size."""
+        """The characters of the page that `count_characters` opened, and its small gray drawing, sized by `frame`."""
         text_bytes, small_bytes = room_bytes(count), frame.small_width * frame.small_height
         self._grow_canvas(text_bytes + small_bytes)
         sides = (frame.width, frame.height, frame.small_width, frame.small_height)

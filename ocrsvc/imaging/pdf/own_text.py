@@ -62,7 +62,7 @@ def needs_pixels(options: ReadOptions) -> bool:
 def own_text(everything: PageCharacters, drawing: Pixels, frame: PageFrame, options: ReadOptions) -> OwnText:
     """Select the text of a page according to the options `text_layer` ("auto", "only" or "merge") and `region`.
 
-    `drawing` is the page in gray in the frame's small size; with "only" it is empty.
+    `drawing` is the page in gray, `small_width` x `small_height` pixels of the frame; with "only" it is empty.
     """
     region = options.region
     if options.text_layer == "only":
@@ -104,7 +104,7 @@ def _once(characters: PageCharacters) -> PageCharacters:
         order = np.lexsort(keys)
         same = np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys])
         again[order[1:][same]] = True
-    # The characters of one ligature have the same text object and ink; they are no repeated prints.
+    # The characters of one ligature have the same text object and ink; they are not repeated prints.
     again[1:] &= (np.diff(characters.owner) != 0) | (np.diff(characters.ink, axis=0) != 0).any(axis=1)
     return characters.of(keep | ~again)
 

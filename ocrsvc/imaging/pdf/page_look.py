@@ -33,7 +33,7 @@ gap, and whether the background changes there."""
 
 
 def look_frame(width: int, height: int, dpi: int) -> PageFrame:
-    """The frame of a page of this pixel size at `dpi`, with the size of its small drawing at LOOK_DPI."""
+    """A page's size in pixels at `dpi`, and the size of its small drawing at LOOK_DPI, as a PageFrame."""
     scale = min(1.0, LOOK_DPI / dpi)
     return PageFrame(width, height, max(1, round(width * scale)), max(1, round(height * scale)))
 
@@ -113,7 +113,7 @@ def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder |
     x, y = {0: (0, 0), 90: (0, width), 180: (width, height), 270: (height, 0)}[degrees]
     scale_x, scale_y = _scale(frame).tolist()[:: 1 if degrees % 180 == 0 else -1]
     turned = np.ascontiguousarray(np.rot90(drawing, degrees // 90))
-    # Background is the darker of both sides: a ruled line is darker than both, a coloured area only than one.
+    # The darker side is the background: a ruled line is darker than both sides, a coloured area only than one.
     beside = [cv2.dilate(turned, np.ones((1, _NEAR_PX + 1), np.uint8), anchor=(at, 0)) for at in (0, _NEAR_PX)]
     ground = np.asarray(cv2.min(*beside), np.uint8)
 
@@ -128,7 +128,7 @@ def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder |
 def _find_rules(
     drawing: Pixels, ground: Pixels, left: Numbers, right: Numbers, top: Numbers, bottom: Numbers
 ) -> tuple[Flags, Flags]:
-    """For each gap, whether a pixel column is darker than both sides in every row, or lies between unlike sides."""
+    """For each gap, whether a pixel column is darker than both sides in every row, and if the background changes."""
     (height, width), is_rule, is_step = drawing.shape, np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
     if width < _MIN_DRAWING_PX:
         return is_rule, is_step

@@ -178,7 +178,7 @@ def _nearest(distances: Numbers) -> list[int]:
 def _closed_cell(
     vertical: Numbers, horizontal: Numbers, pairs: Iterable[tuple[int, int]], y: float, near: float
 ) -> Sides | None:
-    """The four rules of the cell around `y`, with the first pair of vertical rules that closes it; None without one."""
+    """The four rules of the cell around `y`, with the first pair of vertical rules that close it; None if none do."""
     for left, right in pairs:
         begin = max(vertical[left, 1], vertical[right, 1]) - near
         end = min(vertical[left, 2], vertical[right, 2]) + near

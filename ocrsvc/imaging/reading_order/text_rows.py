@@ -86,7 +86,7 @@ def _has_label(text: str) -> bool:
 
 
 def _share_of_first_word(text: str) -> float:
-    """The first word's share of a line's width; in Chinese the first character's, as lines break after any one."""
+    """The first word's share of a line's width; for Chinese the first character's: lines break after any character."""
     word, *_ = text.split(maxsplit=1) or [""]
     return (1 if word and ord(word[0]) > WIDE_CHARACTERS else len(word)) / max(1, len(text.strip()))
 

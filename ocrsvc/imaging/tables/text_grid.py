@@ -95,7 +95,7 @@ def rows_of(frames: Sequence[Frame], lines: Sequence[int]) -> list[list[int]]:
 
 
 def columns_of(block: TextBlock, rows: Rows) -> list[Interval]:
-    """Left and right of each column common to the rows; text in a gutter, in few rows, makes a column of its own."""
+    """Left and right of each column common to the rows; text that few rows have in a gutter is a column of its own."""
     spans = sorted((block.frames[line][0], block.frames[line][2]) for row in rows for line in row)
     least = MIN_GUTTER * block.line_height
     columns = _merged(_covered(spans, int(CROSSED * len(rows))), least)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-# Where pixels are prepared: on the GPU if the models run there; on the CPU; or with the GPU code in memory.
+# How pixels are prepared: on the GPU if the models run there, on the CPU, or with the GPU code on the CPU (numpy).
 Imaging = Literal["auto", "cpu", "numpy"]
 Array = Any  # an array of `xp`
 MAX_FREE_BYTES: Final = 256 << 20  # free GPU memory that cupy's pool may keep for the next page

@@ -99,10 +99,7 @@ def _remove_cast_pairs(graph: onnx.GraphProto) -> None:
 
 
 def quantize(proto: onnx.ModelProto, min_channels: int = MIN_CHANNELS) -> int:
-    """Convert a one-line model's large products to int8 in place; returns their number. Needs opset 11.
-
-    The graph must not contain Identity nodes.
-    """
+    """Make a one-line model's large products int8, in place; returns their number. Needs opset 11, no Identity node."""
     del proto.graph.value_info[:]
     rewriter = _Int8Rewriter(proto, min_channels)
     rewriter.run()

@@ -29,7 +29,7 @@ _CHECK_S: Final = 0.25
 OPENVINO_ARENA_VALUES: Final = 3 * 1536 * 1280  # largest input kept under OpenVINO: most second passes
 WIDE_ARENA_VALUES: Final = 1  # keep no memory in the session with many threads
 SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)  # sides of a padded page on a GPU
-# Longer sides, which only strips have, are padded to multiples of this.
+# Sides longer than SIDES_PX, which only strips have, are padded to multiples of this.
 _STRIP_STEP_PX: Final = 1024
 
 # Input shapes for TensorRT: those of first passes, and of second passes. CUDA runs all other shapes.

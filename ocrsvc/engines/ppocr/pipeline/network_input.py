@@ -29,9 +29,9 @@ GRAY_VALUES: Final = _SHADES * np.float32(1 / 127.5) - np.float32(1)
 COLOUR_VALUES: Final = (_SHADES - np.float32(127.5)) * np.float32(1 / 127.5)
 
 NOISE_REACH: Final = 0.1  # largest difference of noise from the background, as a share of the line's contrast
-# Most pixels that differ by NOISE_REACH to twice that, per noisy pixel; more of them are soft edges or texture.
+# Per noisy pixel, most pixels that differ by one to two NOISE_REACH from the background; more are edges or texture.
 MAX_BEYOND: Final = 0.2
-# Most pixels that differ by NOISE_REACH to twice that, per background pixel; blurred letters, not noise, have more.
+# Per background pixel, most pixels that differ by one to two NOISE_REACH from it; blurred letters have more.
 MAX_SOFT: Final = 0.09
 MIN_CONTRAST: Final = 80  # gray levels between background and ink; fainter strokes hardly differ from noise
 TAIL_SHARE: Final = 0.02  # share of the pixels at each end of the histogram that is ignored when contrast is measured

@@ -102,7 +102,7 @@ OPEN_SLOPE_EM: Final = 0.05  # a gap that is wider by this multiplies the odds o
 MAX_FROM_GAP: Final = 4.0
 MAX_FROM_PLACE: Final = 1.0
 MAX_FROM_PAGE: Final = 3.5
-# Evidence of a space that the model did or did not read: it reads half of the typed ones, a fifth of automatic gaps.
+# Evidence of a space that the model did or did not read: it reads half of the typed spaces, a fifth of automatic gaps.
 READ, UNREAD = 0.8, -0.2
 # Defaults for a page: type size relative to box height (0.83 to 0.99, because detectors leave different margins), and
 # gap between two Chinese characters (0.06 to 0.12 em in seven typefaces), which weighs as much as five measured gaps.
