@@ -50,7 +50,7 @@ class KeyReservation:
         self._scarce_until_s = -_SCARCE_S
 
     def take(self, limits: KeyLimits, day: str, need: Need) -> bool:
-        """Reserve what a request needs; returns whether the key is scarce, and so must be settled at the request's end.
+        """Reserve what a request needs; True if the key is scarce: then the rest must be released at the request's end.
 
         Raises LimitReached, having reserved nothing, and KeysUnavailable.
         """
@@ -262,7 +262,7 @@ class Admission:
                 self._of_key.settle()
 
     def release(self) -> None:
-        """End the request, and return its reserved pages that were not read to the quota. Never raises."""
+        """End the request, and give reserved pages that were not read back to the quota. Never raises."""
         self.settle(succeeded=False)
 
     def _take(self, need: Need) -> None:

@@ -98,7 +98,7 @@ class AccessGate:
         return admission
 
     def resume(self, identity: str) -> Admission:
-        """Admit work on a job submitted with a key: its pages count, but not as a concurrent request.
+        """Admit work on a job submitted with a key: its pages count, but it is no concurrent request.
 
         Raises KeyRefused, also if a newer key has the name, and KeysUnavailable.
         """

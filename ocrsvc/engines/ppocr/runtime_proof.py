@@ -41,7 +41,7 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 MIN_GAIN: Final = 1.1
 # On users' pages, least share of lines found in the same place, or characters read alike; 1 on the reference page.
 MIN_SHARE: Final[dict[Kind, float]] = {DETECTION: 0.97, RECOGNITION: 0.99}
-FEWEST_LINES: Final = 5  # lines that fp32 must read confidently, or a recognizer's proof fails
+FEWEST_LINES: Final = 5  # a recognizer is proved only if fp32 reads at least this number of lines confidently
 MAX_CONFIDENCE_GAP: Final = 0.05
 _SHIFT: Final = 0.15  # largest distance of a line's corners from those of fp32, in line heights
 _MIN_SHIFT_PX: Final = 2.0

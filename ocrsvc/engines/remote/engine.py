@@ -35,7 +35,7 @@ _REASONS: Final[tuple[tuple[type[OcrsvcError], FallbackReason], ...]] = (
 
 
 class RemoteEngine:
-    """The engine, whose handles are all the engine itself. Raises EngineUnavailable, BadModel."""
+    """The remote engine; its handles hold no resources. Raises EngineUnavailable, BadModel."""
 
     traits = EngineTraits(any_thread=True)
 
@@ -120,7 +120,7 @@ class RemoteHandle:
     engine: RemoteEngine
 
     def warm_up(self) -> None:
-        """Do nothing: the local engine is warm, and the servers are asked with the first page."""
+        """Do nothing: the local engine is warm, and the servers are not asked before the first page."""
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         """See engines.contract.Handle."""

@@ -89,7 +89,7 @@ class _Layers:
         return name
 
     def _begin_with(self, page: Any, content: bytes) -> None:
-        """Prepend content to a page: coordinates that the page's content changes would displace appended content."""
+        """Prepend content to a page: its own content may change the coordinates, which displaces appended content."""
         pikepdf, before = self._pikepdf, page.get("/Contents")
         rest = [before] if isinstance(before, pikepdf.Stream) else []
         if isinstance(before, pikepdf.Array):

@@ -121,7 +121,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
 
 
 def _are_headings(lines: TextLines, here: Indices, text: Indices) -> Flags:
-    """Whether each line `here` belongs to a heading of the text below: the last lines, in larger type than `text`."""
+    """Whether each line `here` is a heading: of the last HEADING_ROWS lines, and in larger type than `text`."""
     # Boxes around only a few characters come out too high, so the characters must also be wider.
     larger = lines.height[here] > HEADING * median(lines.height[text])
     larger &= lines.character[here] > HEADING * median(lines.character[text])
@@ -166,7 +166,7 @@ def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
     left, right = rows_of(lines, gutter.left), rows_of(lines, gutter.right)
     facing = _facing(left, right)
     level, crooked = _levels(lines, *facing)
-    # Words in cells of a table may fill their columns by chance, so if all rows are level, more lines must continue.
+    # Words in cells of a table may fill their columns by chance, so if all rows are level, require more wrapped lines.
     if flow(lines, *facing, least=WRAPPED if crooked else HALF):
         return True
     words = all(_is_words(lines, side) for side in facing)

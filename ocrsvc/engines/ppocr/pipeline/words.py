@@ -164,7 +164,7 @@ def _cuts(middles: Floats, spaced: NDArray[np.bool_], ink: Columns) -> Ints:
 
 
 def _clearance(ink: Columns) -> Floats:
-    """(w,) distance of each column to the nearest ink, in columns; a column with ink has -0.5 per row with ink."""
+    """(w,) distance of each column to the nearest ink, in columns; in a column with ink -0.5 times its inked rows."""
     columns, width = np.arange(len(ink)), len(ink)
     inked = ink != 0
     before = np.maximum.accumulate(np.where(inked, columns, -width))

@@ -182,7 +182,7 @@ class OpenVinoRecognizer(OpenVinoSession):
         padded = -(-count // STEPS) * STEPS
         features, flags = np.zeros((padded, rows.shape[1]), np.float32), np.zeros(padded, bool)
         features[:count], flags[:count] = rows, begins
-        # Also return the probability of each run's first step: a run cannot know whether its character began earlier.
+        # Also get the probability at each inference's first step, where a character of the previous one may continue.
         flags[::STEPS] = True
         best, shares = np.empty(padded, np.int64), np.zeros(padded, np.float32)
         with self._turn:
