@@ -40,7 +40,7 @@ class PageQueue:
         return bool(self._suspects or self._doubtful) and not self.is_at_limit
 
     def add(self, part: int, known: Container[int]) -> tuple[int, list[PageResult]]:
-        """Queue the unread pages of a part; returns their number, and failures for pages that killed too often."""
+        """Queue an output part's unread pages; returns their number, and failures for those that killed processes."""
         count, failed = 0, []
         for first, file in self._plan.files_of(part):
             for group in self._groups_of(file, first, known):
@@ -70,7 +70,7 @@ class PageQueue:
 
         Read them while no other page is read.
         """
-        # Reading the square root of n doubtful pages at once takes the fewest rounds to find the one that kills.
+        # Of n pages, reading the square root of n at once takes the fewest rounds to find one that kills.
         waiting, count = (self._doubtful, isqrt(len(self._doubtful))) if self._doubtful else (self._suspects, 1)
         return [self._taken(waiting) for _ in range(count if self._left is None else min(count, self._left))]
 

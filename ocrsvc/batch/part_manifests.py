@@ -81,7 +81,7 @@ class PartWriter:
     root: str = ""
 
     def write(self, part: int, *, is_reopened: bool) -> Manifest:
-        """Write a complete part, then its manifest; returns the manifest, perhaps another process's. Raises OSError."""
+        """Write a complete part, then its manifest; returns the manifest that is stored at the end. Raises OSError."""
         if is_reopened:
             # Without a manifest the part counts as unfinished; a restart reads its results from the folder KEPT.
             self.destination.delete(_manifest_name(part))

@@ -52,7 +52,7 @@ Table = Callable[..., list[Any]]
 
 
 def fill_table(db: sqlite3.Connection, pages: Iterable[tuple[int, PageFacts]]) -> Table:
-    """Write these pages to a database's new table `page`; returns a function that runs queries."""
+    """Fill the new table `page` with these pages; returns a function that runs SQL queries on it."""
     columns = ", ".join(PageFacts._fields)
     db.executescript(f"PRAGMA synchronous=OFF; CREATE TABLE page(n INTEGER PRIMARY KEY, {columns})")
     db.executemany("INSERT INTO page VALUES (?,?,?,?,?,?,?,?)", ((n, *facts) for n, facts in pages))

@@ -72,8 +72,8 @@ class ClusterRequest:
 class BatchRequest:
     """The options of one `ocrsvc batch` command.
 
-    `options` are page options; `on` names the reader, whose settings are in `environment`. The shard has the parts
-    whose number modulo `shards` is `shard`; the command ends after `limit` pages.
+    `options` are page options; `on` names the reader, whose settings are in `environment`. The shard has the
+    output parts whose number modulo `shards` is `shard`; the command ends after `limit` pages.
     """
 
     sources: SourceRequest

@@ -29,7 +29,7 @@ _MAX_UNWRITTEN: Final = 4
 
 
 class Run:
-    """Reads `parts` until all are written, the limit is reached, or `drain` is called; rewrites `reopened` parts."""
+    """Reads and writes the output parts `parts`, until the limit or a `drain`; replaces those in `reopened`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Run:
         self._copies: list[tuple[PageGroup, int]] = []
 
     def drain(self) -> None:
-        """Begin no more pages, and write no more parts. Any thread and signal handlers may call."""
+        """Begin no more pages, and write no more output parts. Any thread or signal handler may call this."""
         self._drain.set()
         self._events.put(lambda: self._writing.shutdown(wait=False, cancel_futures=True))
 
@@ -133,7 +133,7 @@ class Run:
             reading.add_done_callback(partial(self._put, self._take_end, group))
 
     def _begin_part(self) -> bool:
-        """Queue the pages of the next part; False if there is none, or too many parts wait to be written."""
+        """Queue the pages of the next output part; False after the last, or while too many parts wait to be written."""
         if self._in_writing >= _MAX_UNWRITTEN or (part := next(self._todo, None)) is None:
             return False
         known = self._work.errors(self._plan.pages_of(part))

@@ -91,7 +91,7 @@ def check_file(destination: Destination, name: str, size: int, sha256: str) -> s
 
 
 def _check_lines(destination: Destination, plan: Plan, manifest: Manifest, name: str) -> Iterator[str]:
-    """Yield the first line of JSON Lines that is not the next page in the plan, or contradicts the manifest."""
+    """Check the JSON lines of a part; yield a sentence on the first that differs from the plan or the manifest."""
     heads = [record_head(file.name, number) for _, file in plan.files_of(manifest.part) for number in file.pages]
     with closing(destination.open(name)) as file:
         for number, (line, head, facts) in enumerate(zip_longest(file, heads, manifest.pages), 1):

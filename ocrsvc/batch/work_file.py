@@ -28,7 +28,7 @@ _SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
 
 
 class PageFacts(NamedTuple):
-    """Facts that a page's record lacks: number of tries, Unix time (`at`), and others as in PageResult."""
+    """Facts that a page's JSON record lacks: `attempts` counts tries, `at` is Unix time; others as in PageResult."""
 
     error: str
     attempts: int
@@ -67,7 +67,7 @@ class WorkFile:
             self.add_kept([(result.index, result.record, PageFacts(*facts))])
 
     def add_kept(self, rows: Iterable[tuple[int, bytes, PageFacts]]) -> None:
-        """Store the results from `read_kept` of a part that is rewritten."""
+        """Store the results of an output part that will be rewritten; `rows` are from `read_kept`."""
         values = ((n, record, _crc(n, facts.error, record), *facts) for n, record, facts in rows)
         self._db.executemany("INSERT OR REPLACE INTO page VALUES (?,?,?,?,?,?,?,?,?,?)", values)
 

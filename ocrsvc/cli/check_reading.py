@@ -28,7 +28,7 @@ _SLACK_PX: Final = 1.0
 _COMPARED_CHARACTERS: Final = 4
 
 Outcome = tuple[str, str, str]
-"""A check's name, what was found, and the first fault; one of the two is empty."""
+"""A check's name, its result, and the first fault; either the result or the fault is empty."""
 
 
 def check_reading(handle: Handle, pixels: Pixels) -> Iterator[Outcome]:

@@ -294,7 +294,7 @@ def _remove(settings: Settings, version: tuple[str, int], *, yes: bool, force: b
 
 
 def _check_free(settings: Settings, name: str, number: int) -> None:
-    """Raises OperatorError if a label names the version or requests use it."""
+    """Raises OperatorError if the version is in use: a label names it, or it serves requests."""
     control = control_of(settings)
     found = next((one for one in control.status() if (one.name, one.number) == (name, number)), None)
     uses = [f"label {label}" for label in found.labels] if found else []

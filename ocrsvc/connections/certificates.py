@@ -287,7 +287,7 @@ def connect_in_memory(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping
 
 
 def _open(files: TlsFiles) -> Contexts:
-    """Make both contexts, and test the file's first certificate by a handshake in memory. Raises SettingsError.
+    """Make the contexts for HTTP and gRPC, and test the certificate by a handshake in memory. Raises SettingsError.
 
     Python parses only the certificate of a peer. The handshake also tests that certificate and key fit our ciphers.
     """

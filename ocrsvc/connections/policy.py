@@ -182,7 +182,7 @@ class OutgoingPolicy:
 
 
 def is_public(address: IpAddress) -> bool:
-    """Whether an address, or else the IPv4 address embedded in it, is on the public Internet."""
+    """Whether an address is on the public Internet; an IPv4 address embedded in it decides instead of it."""
     embedded = next(_embedded(address), None)
     if embedded is not None:
         return is_public(embedded)

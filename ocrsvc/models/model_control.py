@@ -22,7 +22,7 @@ from ocrsvc.models.repository import ModelRepository, Scan
 from ocrsvc.models.state import Generation, ModelState, StateStore
 
 LOGGER: Final = logging.getLogger("ocrsvc.models")
-PROOF_LOCK: Final = "proof.lock"  # lock of the process that proves a version; its note is the version's digest
+PROOF_LOCK: Final = "proof.lock"  # held by the process that proves a version; it contains the version's digest
 CHECK_S: Final = 0.1  # shortest interval between checks of the state file
 SCAN_S: Final = 0.5  # shortest interval between scans of the repository for clients that list models
 # States as in TensorFlow Serving: waiting for proof; being proved; may serve; closing; unwanted, refused or damaged.
@@ -266,5 +266,5 @@ class ModelControl:
 
 
 def open_control(folder: Path, state: Path, key: ModelKey | None = None) -> ModelControl:
-    """Open the control of a repository, with its state in another folder. Raises BadModel, SettingsError."""
+    """Control the repository in `folder`, with the state file in folder `state`. Raises BadModel, SettingsError."""
     return ModelControl(ModelRepository(folder, key), StateStore(state))

@@ -76,7 +76,7 @@ class ModelRepository:
         self.folder, self.key, self._engine = folder, key, engine
 
     def scan(self) -> Scan:
-        """Find all versions with a manifest; files are verified when they are read. Raises BadModel: not listable."""
+        """Find all versions with a manifest; files are verified when read. Raises BadModel for an unreadable folder."""
         if self.folder is None:
             return Scan((model_of_engine(self._engine),))
         versions, bad = [built_in_model()], []
@@ -146,7 +146,7 @@ class ModelRepository:
 
 
 def model_of_engine(engine: str) -> ModelVersion:
-    """The only model of a service without a repository: the built-in one, or another engine's own."""
+    """The model of a service without a repository: the built-in model, or for another engine the one it brings."""
     if engine == BUILT_IN_DESCRIPTION.engine:
         return ModelVersion(*BUILT_IN, BUILT_IN_DESCRIPTION, Path(), "")
     return ModelVersion(f"{_OWN}{engine}", 1, Description(engine=engine), Path(), "")

@@ -66,7 +66,7 @@ class Verdict(_Record):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The outcome of a proof; `kind` is None if the version may take traffic. Figures have units in their names."""
+    """The outcome of a proof; `kind` is None if the version may serve. Names in `figures` end in a unit."""
 
     kind: FailureKind | None
     reason: str
@@ -96,7 +96,7 @@ class ModelState(_Record):
         return self.model_copy(update=members)
 
     def without_verdicts(self, digests: Iterable[str]) -> ModelState:
-        """A copy without the verdicts on these versions."""
+        """A copy without the verdicts on the versions with these digests."""
         removed = frozenset(digests)
         return self.updated(verdicts={key: verdict for key, verdict in self.verdicts.items() if key not in removed})
 

@@ -23,7 +23,7 @@ _MAX_SHOWN: Final = 60
 class VersionSelector:
     """Selects the version for each request; thread-safe without a lock.
 
-    `draw` returns a random number in [0, 1), by which shares select labels.
+    `draw` returns a random number in [0, 1), which selects a label by the labels' shares of the traffic.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ class InFlightTable:
         self._rows = shared_array(Row, workers * rows)
 
     def clear(self, worker: int) -> None:
-        """Clear a worker's rows; the arbiter calls this before each fork, a worker when it ends."""
+        """Clear a worker's request records; the arbiter calls this before each fork, a worker when it ends."""
         for row in self._rows_of(worker):
             row.stage = Stage.FREE
 
@@ -109,7 +109,7 @@ class InFlightTable:
         return [_in_flight(row, Stage(stage)) for row in self._rows_of(worker) if (stage := row.stage)]
 
     def recorder(self, worker: int) -> Recorder:
-        """An object through which this worker writes its rows."""
+        """The object through which this worker records its running requests."""
         return Recorder(self._rows_of(worker))
 
     def _rows_of(self, worker: int) -> list[Row]:

@@ -73,25 +73,25 @@ class WorkerExemplars:
 
 
 class ExemplarStore:
-    """The exemplars of all processes, a block each; `common` is the arbiter's. Create it there before any fork."""
+    """The exemplars of all processes, a block each; the arbiter creates it before any fork, and writes `common`."""
 
     def __init__(self, slots: int) -> None:
         self._blocks = shared_array(_Block, slots + 1)
         self.common = WorkerExemplars(self._blocks[0])
 
     def of_worker(self, slot: int) -> WorkerExemplars:
-        """Call once in a worker, after its fork; returns the writer of its block."""
+        """Call once in a worker, after its fork; returns the writer of the worker's exemplars."""
         return WorkerExemplars(self._blocks[slot + 1])
 
     def fold(self, slot: int) -> None:
-        """Arbiter, after reaping a worker: move the worker's exemplars to the common block."""
+        """Arbiter, after reaping a worker: move the worker's exemplars to the arbiter's block."""
         block = self._blocks[slot + 1]
         for key, bucket, exemplar in _exemplars(block):
             self.common.put(key, bucket, exemplar)
         ctypes.memset(ctypes.byref(block), 0, ctypes.sizeof(block))
 
     def read(self, blocks: int) -> Exemplars:
-        """The latest exemplar of each bucket in the first `blocks` blocks."""
+        """The latest exemplar of each histogram bucket; only the first `blocks` blocks are in use."""
         latest: dict[Key, dict[int, Exemplar]] = {}
         for block in self._blocks[:blocks]:
             for key, bucket, exemplar in _exemplars(block):

@@ -104,7 +104,7 @@ def _sum(series: Series, metric: Metric, only: Sequence[str] = (), without: Sequ
 
 
 def curves(points: Sequence[Point]) -> dict[str, list[float | None]]:
-    """Curves with one value per interval between two points: a mean rate, a gauge at its end, or a 95th percentile."""
+    """Curves with a value per interval between points: a rate, a gauge at the interval's end, or a 95th percentile."""
     pairs = list(pairwise(points))
     plots: dict[str, list[float | None]] = {f"{name}_per_s": [_rate(name, *pair) for pair in pairs] for name in _COUNTS}
     plots |= {name: [getattr(after, name) for _, after in pairs] for name in _GAUGES}

@@ -44,7 +44,7 @@ _TRY_S: Final = 0.001
 
 Sample = tuple[Metric, float]
 Series = Mapping[Key, Sequence[float]]
-"""The values of each series: of a histogram the count per bucket, that above the last bucket, and the sum; else one."""
+"""The values of each series: one, or for a histogram the count per bucket, above the last bucket, and the sum."""
 
 
 class _Series(ctypes.Structure):
@@ -137,15 +137,15 @@ class MetricsStore:
         return float(self._head.started_s)
 
     def claim(self, slot: int) -> None:
-        """Arbiter, before a fork: mark the slot as used."""
+        """Arbiter, before a fork: mark the worker's slot as used, so that its metrics are read."""
         self._head.high = max(self._head.high, slot + 1)
 
     def worker_metrics(self, slot: int = 0) -> WorkerMetrics:
-        """Call once in a worker, after its fork; returns the writer of its block."""
+        """Call once in a worker, after its fork; returns the writer of the worker's metrics."""
         return WorkerMetrics(self._blocks[slot + 1], self._exemplars.of_worker(slot))
 
     def fold(self, slot: int) -> None:
-        """Arbiter, after reaping a worker: move the worker's counts to the common block, for the slot's next worker."""
+        """Arbiter, after reaping a worker: move the worker's counts to the common block, and clear the worker's."""
         block = self._blocks[slot + 1]
         self._head.version += 1
         self.common.add_block(dict(_series(block)))
@@ -176,7 +176,7 @@ class MetricsStore:
 
 
 def _series(block: _Block) -> Iterator[tuple[Key, Sequence[float]]]:
-    """The series of a block, in order of creation."""
+    """The metric series in one process's block, in order of creation."""
     if block.dropped:
         yield SERIES_DROPPED.of(), (float(block.dropped), *[0.0] * (_VALUES - 1))
     for number in range(min(block.used, SERIES)):

@@ -125,7 +125,7 @@ class PageText:
         return {"offset": self.begin + first, "length": self._at(end) - first}
 
     def find(self, piece: str, after: int) -> tuple[int, int]:
-        """Begin and end of a text's next occurrence; both are `after` if Markdown escaped the text, which hides it."""
+        """Begin and end of a text's next occurrence; both are `after` if it is not found, as Markdown may escape it."""
         begin = self.text.find(piece, after, after + len(piece) + _SEARCH_CHARACTERS)
         return (after, after) if begin < 0 else (begin, begin + len(piece))
 

@@ -128,7 +128,7 @@ def result_of(pages: Sequence[Page], options: ParseRequest) -> dict[str, object]
         entries = [_entry(page, block) for page in pages for block in blocks_of(page)]
         result["content_list"] = orjson.dumps(entries).decode()
     if options.return_images:
-        # No picture is cut out of a page.
+        # This service cuts no pictures out of pages.
         result["images"] = {}
     return result
 

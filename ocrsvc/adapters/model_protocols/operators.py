@@ -126,7 +126,7 @@ class ModelOperations:
                     )
 
     def _wait(self, caller: Caller, names: tuple[str, ...]) -> None:
-        """Wait until new versions are proved, then load the newest. Raises ModelRefused, DeadlineExceeded."""
+        """Wait until new versions are proved (tested), then load the newest. Raises ModelRefused, DeadlineExceeded."""
         models, end_s = self._models(), time.monotonic() + caller.limit_s
         catalogue = models.control.rescan()
         new = [one for name in names if name in catalogue.models for one in catalogue.models[name].candidates]

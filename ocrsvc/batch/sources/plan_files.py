@@ -212,7 +212,7 @@ def _read_head(found: Found) -> bytes | None:
 
 
 def _sampled(files: Iterable[SourceFile], text: str, seed: int, counts: PlanningCounts) -> Iterator[SourceFile]:
-    """Yield files with only the pages that --sample selects; a number of pages is held in memory. Raises BadOption."""
+    """Yield files with only the pages that --sample selects: a number (held in memory) or a share. Raises BadOption."""
     match = _SAMPLE.fullmatch(text)
     share = float(match["share"]) / 100 if match and match["share"] else None
     if match is None or (share or 0) > 1 or not (share or int(match["count"] or 0)):

@@ -106,7 +106,7 @@ def _with_origin(model: NewModel, wanted: Wanted, origins: Sequence[_Origin]) ->
 
 
 def _origin(source: Path, files: Sequence[SourceFile]) -> _Origin:
-    """The origin of a source with these files."""
+    """Find a source's name and licence: from its licence file, README or wheel."""
     text = next((file for file in files if _LICENCES.fullmatch(file.base)), None)
     head = _head(text).lower()
     licence = next((name for words, name in _TEXTS if words in head), "")

@@ -62,7 +62,7 @@ class _Recognizer:
 
 
 def find_ppocr(wanted: Wanted, files: Sequence[SourceFile]) -> NewModel:
-    """Make a model of the engine ppocr. Raises BadModel: a part is missing or ambiguous."""
+    """Make a model of the engine ppocr. Raises BadModel: a detector or recognizer is missing or ambiguous."""
     candidates = _candidates(files)
     detector = _choose("detector", candidates, wanted.tier)
     recognizers = list(_recognizers(wanted, candidates, files))

@@ -55,7 +55,7 @@ class SourceFile:
         return stream
 
     def read(self, max_bytes: int) -> bytes:
-        """Read the file. Raises BadModel: it cannot be read, or is larger."""
+        """Read the file. Raises BadModel if it cannot be read or is larger than `max_bytes`."""
         with self.open() as stream:
             content = stream.read(max_bytes + 1)
         if len(content) > max_bytes:

@@ -41,11 +41,12 @@ from ocrsvc.telemetry.model_metrics import MODEL_PROOF_SECONDS, MODEL_REFUSALS
 LOGGER: Final = logging.getLogger("ocrsvc.models")
 MAX_REASON: Final = 1000  # length limit of a reason, in characters, as it may contain long file names
 _PROGRAMS: Final = ("onnxruntime", "onnxruntime-gpu", "openvino", "numpy", "opencv-python-headless", "rapidocr")
-RETRY_S: Final = 60.0  # time until the next proof, after the machine prevented one
-Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]  # see Prover.prove
+RETRY_S: Final = 60.0  # time until a version is proved again, after a fault of the machine prevented a verdict
+Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]  # as Prover.prove does
 MAX_CRASHES: Final = 3  # crashed loads until a refusal; fewer may have other causes, such as the OOM killer
 LOADS_FOLDER: Final = "loading"
-UNDECIDED: Final = ("gone", "unknown", "killed")  # judgements that say nothing about the version
+# Outcomes of a proof that give no verdict, because they say nothing about the version.
+UNDECIDED: Final = ("gone", "unknown", "killed")
 
 
 class Verdicts:
@@ -63,7 +64,7 @@ class Verdicts:
         return f"{self._machine}-{max(map(_changed_ns, files), default=0)}"
 
     def keep(self, version: ModelVersion, judgement: Judgement, basis: str) -> None:
-        """Store, log and count a judgement; `basis` is from `cache_key_of`. Raises OperatorError."""
+        """Store, log and count the outcome of a proof; `basis` is its `cache_key_of`. Raises OperatorError."""
         reason = judgement.reason
         reason = reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]}…"
         figures, kind, accepted = dict(judgement.figures), judgement.kind or "", judgement.kind is None
@@ -104,11 +105,11 @@ class CandidateProver:
         self._killed: set[str] = set()
 
     def is_wanted(self, catalogue: Catalogue, name: str | None = None) -> bool:
-        """Whether there is a candidate to prove now, of one model or all."""
+        """Whether a version of the model `name`, or of any model, lacks a verdict and may be proved now."""
         return self._next(catalogue, name) is not None
 
     def run(self, name: str | None = None) -> None:
-        """Prove the candidates of one model or all, unless another worker does. Raises OcrsvcError."""
+        """Prove versions without a verdict, of one model or all, unless another worker does. Raises OcrsvcError."""
         is_ours, catalogue = True, self._control.rescan()
         while is_ours and (candidate := self._next(catalogue, name)) is not None:
             with self._control.store.locked(PROOF_LOCK, candidate.digest) as is_ours:
