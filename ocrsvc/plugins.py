@@ -1,8 +1,9 @@
-"""The registry of engines, adapters and output formats, which are built in or come from plug-ins.
+"""The registry of engines, line recognizers, adapters and output formats, which are built in or come from plug-ins.
 
-Installed packages add entries by entry points in the groups `ocrsvc.engines`, `ocrsvc.adapters` and `ocrsvc.formats`,
-loaded on first use. An entry names its code as "module:attribute", which `resolve` imports when it is needed. Entry
-points are loaded in gunicorn's arbiter, so their modules must not import Flask or a numeric library.
+Installed packages add entries by entry points in the groups `ocrsvc.engines`, `ocrsvc.recognizers`, `ocrsvc.adapters`
+and `ocrsvc.formats`, loaded on first use. An entry names its code as "module:attribute", which `resolve` imports when
+it is needed. Entry points are loaded in gunicorn's arbiter, so their modules must not import Flask or a numeric
+library.
 """
 
 import re
@@ -40,6 +41,9 @@ class EngineEntry:
         runs_model_code: Whether the engine executes code from its models, such as a library.
         concurrency: The setting with the number of pages that a worker reads at a time, for an engine that waits for
             other machines; empty for engines that compute, whose number follows from the CPUs.
+        languages: Tags of the languages that the engine's own model reads.
+        is_interruptible: Whether the engine stops soon after a deadline. If not, OCRSVC_ISOLATION=auto runs it in child
+            processes, which can be ended.
         package: Name and version of the plug-in's package, filled in on loading; empty for a built-in engine.
     """
 
@@ -52,6 +56,27 @@ class EngineEntry:
     takes_model: bool = False
     runs_model_code: bool = False
     concurrency: str = ""
+    languages: tuple[str, ...] = ()
+    is_interruptible: bool = True
+    package: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecognizerEntry:
+    """A registered line recognizer; an engine of the same name reads its lines behind ppocr's detector.
+
+    Attributes:
+        opener: Target of a function that takes the settings and a ModelVersion (None for the recognizer's own model)
+            and returns a LineRecognizer (`ocrsvc.engines.line_recognizer`).
+        preload, settings, languages, is_interruptible, package: As in EngineEntry.
+    """
+
+    name: str
+    opener: str
+    preload: tuple[str, ...] = ()
+    settings: str = ""
+    languages: tuple[str, ...] = ()
+    is_interruptible: bool = True
     package: str = ""
 
 
@@ -125,7 +150,7 @@ class OutputFormat:
     package: str = ""
 
 
-_Entry = TypeVar("_Entry", EngineEntry, AdapterEntry, OutputFormat)
+_Entry = TypeVar("_Entry", EngineEntry, RecognizerEntry, AdapterEntry, OutputFormat)
 
 _PPOCR_MODULES: Final = (
     "cv2",
@@ -150,8 +175,9 @@ _ENGINES: Final = (
         ("cv2", "ocrsvc.engines.tr.engine"),
         base_groups=("ocrsvc.settings.engine:TrEngineSettings",),
         runs_model_code=True,
+        languages=("zh", "en"),
+        is_interruptible=False,
     ),
-    EngineEntry("tr_crnn", "ocrsvc.engines.tr_crnn.engine:open_tr_crnn", _PPOCR_MODULES, uses_onnx_runtime=True),
     EngineEntry("remote", "ocrsvc.engines.remote.engine:RemoteEngine", concurrency="remote_concurrency"),
     EngineEntry(
         "fake",
@@ -159,6 +185,18 @@ _ENGINES: Final = (
         ("ocrsvc.engines.fake",),
         base_groups=("ocrsvc.settings.engine:FakeEngineSettings",),
     ),
+)
+
+# A line of Tr 2.8 may take 15 s.
+_RECOGNIZERS: Final = (
+    RecognizerEntry("ppocr", "ocrsvc.engines.ppocr.line_recognizer:open_ppocr_recognizer"),
+    RecognizerEntry(
+        "tr_crnn",
+        "ocrsvc.engines.tr_crnn.recognizer:open_tr_crnn",
+        languages=("zh", "en"),
+        is_interruptible=False,
+    ),
+    RecognizerEntry("tesseract", "ocrsvc.engines.tesseract.recognizer:open_tesseract", is_interruptible=False),
 )
 
 
@@ -271,8 +309,32 @@ _FORMATS: Final = (
 
 @cache
 def engines() -> Mapping[str, EngineEntry]:
-    """All engines by name, plug-ins last. Raises EntryError."""
-    return with_plugins(_ENGINES, entry_points(group="ocrsvc.engines"), EngineEntry)
+    """All engines by name, plug-ins last; line recognizers have one each. Raises EntryError."""
+    own = {entry.name for entry in _ENGINES}
+    made = [_engine_of(entry) for entry in recognizers().values() if entry.name not in own or entry.package]
+    if taken := own.intersection(entry.name for entry in made):
+        raise EntryError(f"A plug-in adds the line recognizer {min(taken)}, which has the name of an engine.")
+    return with_plugins((*_ENGINES, *made), entry_points(group="ocrsvc.engines"), EngineEntry)
+
+
+@cache
+def recognizers() -> Mapping[str, RecognizerEntry]:
+    """All line recognizers by name, plug-ins last. Raises EntryError."""
+    return with_plugins(_RECOGNIZERS, entry_points(group="ocrsvc.recognizers"), RecognizerEntry)
+
+
+def _engine_of(entry: RecognizerEntry) -> EngineEntry:
+    return EngineEntry(
+        entry.name,
+        "ocrsvc.engines.line_engine:open_line_engine",
+        (*_PPOCR_MODULES, *entry.preload),
+        uses_onnx_runtime=True,
+        settings=entry.settings,
+        takes_model=True,
+        languages=entry.languages,
+        is_interruptible=entry.is_interruptible,
+        package=entry.package,
+    )
 
 
 @cache

@@ -147,7 +147,7 @@ def test_their_settings_are_listed_and_described(python: str) -> None:
     [adapters] = [line for line in done.stdout.splitlines() if line.startswith("OCRSVC_ADAPTERS = ")]
     assert adapters.endswith(", csv  (default)")
     reference = ocrsvc("settings", "--markdown", python=python).stdout
-    assert "one of ppocr, tr, tr_crnn, remote, fake, qr |" in reference
+    assert "one of ppocr, tr, remote, fake, tr_crnn, tesseract, qr |" in reference
     *_, qr, csv = reference.split("\n## ")
     assert (qr.startswith("Engine qr\n"), csv.startswith("Adapter csv\n")) == (True, True)
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.tr_crnn.engine import MAX_WIDTH_PER_HEIGHT, CrnnLibrary, Steps, TrCrnnLineReader, decode, prepare
+from ocrsvc.engines.line_recognizer import MAX_WIDTH_PER_HEIGHT, LineText
+from ocrsvc.engines.tr_crnn.recognizer import CrnnLibrary, Steps, TrCrnnLineReader, decode, prepare
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 from ocrsvc.results import Pixels
 
@@ -129,7 +129,7 @@ def test_arrays_that_would_crash_the_library_are_refused(library: CrnnLibrary, l
 
 
 def test_a_missing_package_is_refused_naming_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.engines.tr_crnn.engine.PACKAGE", "a-package-that-nobody-has")
+    monkeypatch.setattr("ocrsvc.engines.tr_crnn.recognizer.PACKAGE", "a-package-that-nobody-has")
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     with pytest.raises(EngineUnavailable, match=r"'\.\[tr\]'"):

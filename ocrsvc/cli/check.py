@@ -27,7 +27,18 @@ from ocrsvc.system.cgroup import read_cpus
 from ocrsvc.system.thread_plan import device_for, is_installed, plan_for, set_library_environment
 
 _PACKAGES: Final = (
-    *("flask", "gunicorn", "numpy", "opencv-python-headless", "pillow", "pydantic", "rapidocr", "onnx", "tr"),
+    *(
+        "flask",
+        "gunicorn",
+        "numpy",
+        "opencv-python-headless",
+        "pillow",
+        "pydantic",
+        "rapidocr",
+        "onnx",
+        "tr",
+        "tesserocr",
+    ),
     *("onnxruntime", "onnxruntime-gpu", "openvino", "cupy-cuda12x", "cupy-cuda13x"),
     *("tensorrt-cu12-libs", "tensorrt-cu13-libs"),
 )

@@ -51,7 +51,7 @@ _WANTED: Final = gathered(
         required=True,
         type=FILE,
         metavar="SOURCE...",
-        help="ONNX models with inference.yml or a dictionary, Tr's folder, or one with a model.toml.",
+        help="ONNX models with inference.yml or a dictionary; a traineddata file; a folder of Tr or with a model.toml.",
     ),
     option("--tier", type=click.Choice(get_args(Tier)), help="Model size; also selects among several in SOURCE."),
     option("--language", multiple=True, metavar="TAG", help="Language, likeliest first; by default by the dictionary."),
@@ -74,7 +74,7 @@ _WANTED: Final = gathered(
 @_WANTED
 @option("--version", type=VERSION_NUMBER, metavar="N", help="Version number; by default the next free one.")
 def _add(settings: Settings, name: str, wanted: Wanted, version: int | None) -> None:
-    """Add a model, or a version of one, from files of PaddleOCR, RapidOCR, TurboOCR or Tr."""
+    """Add a model, or a version of one, from files of PaddleOCR, RapidOCR, TurboOCR, Tesseract or Tr."""
     folder = repository_of(settings)
     model = find_model(wanted)
     number = write_version(model, folder, name, version)
@@ -93,6 +93,9 @@ def _report(version: str, model: NewModel) -> Iterator[str]:
         mean, std = ("/".join(f"{value:g}" for value in values) for values in (part.mean, part.std))
         yield f"  detector: mean {mean}, std {std}; {known or 'default thresholds'}"
     for recognizer in description.recognition:
+        if description.engine == "tesseract":
+            yield f"  recognizer {recognizer.file}; languages: {' '.join(recognizer.languages)}"
+            continue
         where = recognizer.dictionary or "in the model"
         content = model.files[recognizer.dictionary] if recognizer.dictionary else None
         count = f", {content.count(chr(10).encode())} characters" if isinstance(content, bytes) else ""

@@ -1,14 +1,26 @@
-"""The interface between the code that finds lines and the recognizers that read them."""
+"""The interface of every line recognizer: crops of lines in, their texts out.
+
+A `LineRecognizer` is what a plug-in provides; `engines/line_engine.py` makes an engine of it. `path_at` describes the
+characters' positions for recognizers that report boxes; the words and characters of answers come from them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Literal, Protocol
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrsvc.engines.model.description import Direction
 from ocrsvc.results import Check, Pixels, no_check
+
+# Order of a line's characters: from left to right as on the page, or as they are typed and spoken.
+Order = Literal["visual", "logical"]
+# Largest ratio of width to height of a crop; longer lines are squeezed, because reading takes time in proportion.
+MAX_WIDTH_PER_HEIGHT: Final = 64
+_MIN_WIDTH_PER_HEIGHT: Final = 0.5
+_MIN_STEPS: Final = 2  # smallest distance between the middles of two characters, in steps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,10 +59,11 @@ class LineText:
     # (w,) uint64, ink in each column of the crop: bit 1 << row is set if the row has ink; only if words are requested
     ink: NDArray[np.uint64] | None = field(default=None, compare=False, repr=False)
     direction: Direction = field(default="ltr", compare=False)  # writing direction of the recognizer's script
+    order: Order = field(default="visual", compare=False)  # order of the characters in `text` and `path`
 
 
 class LineReader(Protocol):
-    """Reads the text in straightened line images."""
+    """Reads the text in straightened line images, for one thread."""
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
         """Width and height of the crop for a line `along` px long and `across` px tall; depends only on these two."""
@@ -59,3 +72,73 @@ class LineReader(Protocol):
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
         """Read (h, w[, 3]) uint8 crops; returns one LineText per crop. Calls `check` before each crop."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class RecognizerInfo:
+    """What a recognizer declares about itself."""
+
+    model: str  # name of its model, for answers
+    version: str  # changes whenever the recognized text may change
+    provider: str  # what runs it, such as a library
+    languages: tuple[str, ...] = ()
+    direction: Direction = "ltr"
+    serial_open: bool = False  # readers must be opened one after the other
+    reads_latin: bool = True  # if not, ppocr's recognizer reads the Latin words
+
+
+class OwnedLineReader(LineReader, Protocol):
+    """A LineReader with resources of its own, which only the thread that opened it may use."""
+
+    def close(self) -> None:
+        """Free the resources; called once."""
+
+
+class LineRecognizer(Protocol):
+    """A loaded recognizer, which opens a reader for each thread."""
+
+    @property
+    def info(self) -> RecognizerInfo:
+        """What it declares."""
+        ...
+
+    def open_reader(self) -> OwnedLineReader:
+        """Open a reader for the calling thread. Raises EngineUnavailable, BadModel."""
+        ...
+
+
+def crop_of_height(along: float, across: float, height_px: int) -> tuple[int, int]:
+    """Width and height of a crop that keeps the aspect ratio of a line; for `LineReader.crop_size`."""
+    ratio = along / max(across, 1.0)
+    return round(height_px * min(max(ratio, _MIN_WIDTH_PER_HEIGHT), MAX_WIDTH_PER_HEIGHT)), height_px
+
+
+def path_at(
+    characters: Sequence[str], middles: Sequence[float], probabilities: Sequence[float], columns: int
+) -> Path | None:
+    """A Path of characters whose boxes have their `middles` at these shares of the crop's width, in any order.
+
+    Boxes may overlap: only their middles are used, and moved apart where they coincide. `columns` is the crop's
+    width in pixels. None if the crop is too narrow for that many characters.
+    """
+    count = len(characters)
+    if _MIN_STEPS * count > columns:
+        return None
+    order = np.argsort(middles, kind="stable")
+    lowest = _MIN_STEPS * np.arange(count)
+    places = np.asarray(middles, np.float64)[order] * columns - lowest
+    # Distances of at least _MIN_STEPS, and all within the crop.
+    places = np.clip(np.maximum.accumulate(places), 0, columns - _MIN_STEPS * count) + lowest
+    steps = np.empty(count, np.intp)
+    steps[order] = places.astype(np.intp)
+    values = np.asarray(probabilities, np.float64)
+    return Path(list(characters), steps, steps, columns, float(values.mean()) if count else 0.0, values)
+
+
+def gray_with_margin(crop: Pixels, share: float) -> Pixels:
+    """A crop (h, w[, 3]) in gray, contiguous, with a margin of this share of its height in the background's colour."""
+    gray = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY) if crop.ndim == 3 else crop
+    margin = max(1, round(share * gray.shape[0]))
+    colour = float(np.median(np.concatenate((gray[0], gray[-1], gray[:, 0], gray[:, -1]))))
+    framed = cv2.copyMakeBorder(gray, margin, margin, margin, margin, cv2.BORDER_CONSTANT, value=colour)
+    return np.ascontiguousarray(framed, np.uint8)

@@ -3,6 +3,7 @@
 A model's `model.toml` overrides the service's settings for its engine. Only the engine that is opened is imported.
 """
 
+import os
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, get_args
 
@@ -92,7 +93,7 @@ def open_engine(
     settings: Settings, plan: ThreadPlan, denylist: CrashDenylist | None = None, model: ModelVersion | None = None
 ) -> Engine:
     """Open a model's engine, or that of OCRSVC_ENGINE, after the fork. Raises EngineUnavailable, BadModel."""
-    if settings.isolation == "thread":
+    if not runs_isolated(settings, settings.engine if model is None else model.description.engine):
         return open_engine_in_process(settings, plan, model)
     from ocrsvc.engines.isolated.engine import IsolatedEngine
 
@@ -100,6 +101,13 @@ def open_engine(
         settings = settings_of_model(settings, model)
     denylist = denylist or CrashDenylist(settings.crash_denylist_size, settings.crash_denylist_s)
     return IsolatedEngine(settings, plan, denylist, model)
+
+
+def runs_isolated(settings: Settings, engine: str) -> bool:
+    """Whether an engine runs in child processes; those that no deadline stops do, unless OCRSVC_ISOLATION=thread."""
+    if settings.isolation != "auto":
+        return settings.isolation == "process"
+    return engine in engines() and not engines()[engine].is_interruptible and hasattr(os, "memfd_create")
 
 
 def open_engine_in_process(settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> Engine:

@@ -123,8 +123,8 @@ def key_of(version: ModelVersion) -> VersionKey:
 class ModelMemory:
     """Memory of versions, and their common budget. Only the loading thread measures; other methods are thread-safe.
 
-    None as a budget: no limit. `copies` is the number of processes that load a version. Free memory is returned to the
-    system before each measurement.
+    None as a budget: no limit. `copies` returns the number of processes that load a version. Free memory is
+    returned to the system before each measurement.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ModelMemory:
         budget_bytes: int | None,
         read_bytes: Callable[[], int] = read_private_bytes,
         release_free_memory: Callable[[], object] = release_free_memory,
-        copies: int = 1,
+        copies: Callable[[ModelVersion], int] = lambda _version: 1,
     ) -> None:
         self.budget_bytes, self.release_free_memory = budget_bytes, release_free_memory
         self._read_bytes, self._copies = read_bytes, copies
@@ -147,7 +147,7 @@ class ModelMemory:
         """
         if known := self._measured.get(key_of(version)):
             return round(statistics.median(load.peak_bytes for load in known))
-        estimate = self._copies * max(MIN_BYTES, FILES_FACTOR * _file_bytes(version))
+        estimate = self._copies(version) * max(MIN_BYTES, FILES_FACTOR * _file_bytes(version))
         return max(estimate, self._largest.get(version.description.engine, 0))
 
     def check(self, version: ModelVersion) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from ocrsvc.engines.contract import Engine
 from ocrsvc.engines.model.encryption import ModelKey
 from ocrsvc.engines.model.version import ModelVersion
-from ocrsvc.engines.open_engine import open_engine
+from ocrsvc.engines.open_engine import open_engine, runs_isolated
 from ocrsvc.errors import ModelUnavailable, NotReady, OcrsvcError, UnknownModel
 from ocrsvc.models.loaded_models import Lease, LoadedModels, LoadTakesLong, VersionRetired
 from ocrsvc.models.loaded_version import EngineThreads, ModelMemory
@@ -177,8 +177,11 @@ def open_worker_models(
         return open_engine(settings, plan, denylist, None if folder is None else version)
 
     folder = settings.models if engine_opener is None else None
-    copies = plan.engine_threads if settings.isolation == "process" else 1
-    memory = ModelMemory(None if folder is None else memory_budget(settings, plan), copies=copies)
+
+    def copies_of(version: ModelVersion) -> int:
+        return plan.engine_threads if runs_isolated(settings, version.description.engine) else 1
+
+    memory = ModelMemory(None if folder is None else memory_budget(settings, plan), copies=copies_of)
     # At most half of the request threads may wait for loads; the others serve requests to loaded models.
     max_waiting = max(1, min(settings.queue_size, plan.threads) // 2)
     loaded = LoadedModels(

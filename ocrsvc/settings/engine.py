@@ -137,10 +137,11 @@ class RemoteEngineSettings(SettingsGroup, title="Engine remote"):
 class IsolationSettings(SettingsGroup, title="Isolation"):
     """Settings of engines in child processes, and of the crash denylist."""
 
-    isolation: Literal["thread", "process"] = setting(
-        "thread",
+    isolation: Literal["auto", "thread", "process"] = setting(
+        "auto",
         "Where the engine runs: in the worker's threads, or in a child process per thread, so that a crash loses only "
-        "that child.",
+        "that child. auto is process, on Linux, for engines whose calls cannot be interrupted: tr, tr_crnn, tesseract; "
+        "and thread for all others.",
     )
     child_max_images: int = setting(
         0,

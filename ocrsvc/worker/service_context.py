@@ -130,7 +130,7 @@ class ServiceContext:
         worker.limits = worker.limits or shared_limits_of(settings)
         self.start_gate()
         worker.reader = worker.reader or self.make_reader(plan_for(settings))
-        image_denylist = self.image_denylist if settings.isolation == "process" else None
+        image_denylist = self.image_denylist if settings.isolation != "thread" else None
         requests = RequestMetrics(
             *(self.metrics, metrics, self.controller.worker_table, worker.access_log),
             *(image_denylist, self.request_denylist, self.errors, worker.error_recorder),

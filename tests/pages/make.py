@@ -1,6 +1,7 @@
 """Makes the pages beside this file, and the one by which the engine ppocr chooses its runtime.
 
-Needs Pillow and the font Noto Sans CJK (Debian: fonts-noto-cjk). The texts are ours, and so are the pages.
+Needs Pillow with Raqm, and the fonts Noto Sans CJK and Noto Naskh Arabic (Debian: fonts-noto-cjk fonts-noto-core). The
+texts of korean.png and arabic.png are from the Universal Declaration of Human Rights; the others are ours.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 HERE = Path(__file__).parent
+ARABIC_FONT = Path("/usr/share/fonts/truetype/noto/NotoNaskhArabic-Regular.ttf")
 FONT = Path(sys.argv[1] if len(sys.argv) > 1 else "/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc")
 
 NOTICE = [
@@ -60,11 +62,24 @@ def draw_lines(lines: list[str]) -> Image.Image:
     return page
 
 
+def draw_foreign(lines: list[str], font_file: Path, *, from_right: bool = False) -> Image.Image:
+    """Lines of 26 px, black on white, 900 pixels wide."""
+    page = Image.new("L", (900, 40 + 52 * len(lines)), "white")
+    pen, font = ImageDraw.Draw(page), ImageFont.truetype(str(font_file), 26)
+    for number, line in enumerate(lines):
+        left = page.width - 30 - font.getlength(line) if from_right else 30
+        pen.text((left, 20 + 52 * number), line, "black", font)
+    return page.quantize(8)
+
+
 def main() -> None:
     """Write notice.png, the same as a JPEG, turned by 90 and 180 degrees, and one line of it; and text about spaces."""
     for name, lines in (("closed", CLOSED), ("spaced", SPACED)):
         draw_lines(lines).convert("L").save(HERE / f"{name}.png", optimize=True)
         (HERE / f"{name}.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    for name, font_file in (("korean", FONT), ("arabic", ARABIC_FONT)):
+        lines = (HERE / f"{name}.txt").read_text("utf-8").splitlines()
+        draw_foreign(lines, font_file, from_right=name == "arabic").save(HERE / f"{name}.png", optimize=True)
     page = draw_notice()
     page.save(HERE / "notice.png", optimize=True)
     page.save(HERE / "notice.jpg", quality=90)

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ocrsvc.engines.model.files import parse_toml
 from ocrsvc.errors import BadModel
+from ocrsvc.plugins import engines
 
 MAX_BYTES: Final = 1 << 16  # size limit of a `model.toml`
 IN_FOLDER: Final = "./"  # a setting whose value starts with this is a path in the version's folder
@@ -88,7 +89,10 @@ class Detection(_Table):
 
 
 class Recognition(_Table):
-    """A line recognizer; a model may have several for different scripts, of which the first is the default."""
+    """A line recognizer; a model of ppocr may have several for different scripts, of which the first is the default.
+
+    Dictionary, space, height and normalisation are for ONNX models only.
+    """
 
     name: Name = "main"
     file: File
@@ -137,8 +141,9 @@ class Description(_Table):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Language tags of all recognizers, without duplicates."""
-        return tuple(dict.fromkeys(tag for part in self.recognition for tag in part.languages))
+        """Language tags of all recognizers, without duplicates; if there are none, those of the engine's own model."""
+        tags = tuple(dict.fromkeys(tag for part in self.recognition for tag in part.languages))
+        return tags if self.recognition or self.engine not in engines() else engines()[self.engine].languages
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 
 from ocrsvc.engines.contract import EngineTraits
+from ocrsvc.engines.latin_words import LatinWords
 from ocrsvc.engines.line_recognizer import LineReader
 from ocrsvc.engines.model.description import Recognition
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
@@ -65,6 +66,7 @@ class PageHandle:
     close: Callable[[], None] = lambda: None
     gpu_pipeline: GpuPipeline | None = None  # prepares pixels on the GPU; None to prepare them on the CPU
     find_grid: FindGrid | None = None  # finds the shape of a curved page; None if curved pages are not flattened
+    latin: LineReader | None = None  # reads Latin words for a recognizer that knows no Latin letters
 
     def warm_up(self) -> None:
         """Run each model once at common sizes, so that no request waits for first allocations."""
@@ -117,7 +119,8 @@ class PageHandle:
         def open_reader(reader: LineReader) -> InMemoryPageReader:
             return InMemoryPageReader(task.image.pixels, find, reader, task.check, in_batches, with_ink)
 
-        return open_page(self.scripts, task.options, open_reader)
+        reader = open_page(self.scripts, task.options, open_reader)
+        return reader if self.latin is None else LatinWords(reader, open_reader(self.latin))
 
 
 class PpocrEngine:

@@ -15,6 +15,7 @@ from ocrsvc.engines.model.version import DESCRIPTION_FILE
 from ocrsvc.errors import BadModel
 from ocrsvc.models.importers.ppocr import find_ppocr
 from ocrsvc.models.importers.source_files import NewModel, SourceFile, Wanted, files_of
+from ocrsvc.models.importers.tesseract import find_tesseract
 
 TR_FILES: Final = ("libtr.so", "ctpn.bin", "crnn.bin")
 LICENCE_FILE: Final = "LICENSE"
@@ -47,7 +48,7 @@ def find_model(wanted: Wanted) -> NewModel:
     by_source = {source: files_of(source) for source in wanted.sources}
     files = [file for source_files in by_source.values() for file in source_files]
     origins = [_origin(source, source_files) for source, source_files in by_source.items()]
-    model = _described(files) or _tr(files) or find_ppocr(wanted, files)
+    model = _described(files) or _tr(files) or find_tesseract(wanted, files) or find_ppocr(wanted, files)
     return _with_origin(_with_reference(model, wanted), wanted, origins)
 
 

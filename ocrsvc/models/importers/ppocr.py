@@ -112,8 +112,8 @@ def _no_models(files: Sequence[SourceFile]) -> BadModel:
         return BadModel(
             "There is no ONNX model among these files.",
             "Accepted are a detector (.onnx) and a recognizer (.onnx) with its dictionary; PaddleOCR's folders with "
-            "inference.onnx and inference.yml; a folder with libtr.so, ctpn.bin and crnn.bin; or a folder with a "
-            "model.toml.",
+            "inference.onnx and inference.yml; a traineddata file of Tesseract; a folder with libtr.so, ctpn.bin and "
+            "crnn.bin; or a folder with a model.toml.",
         )
     names = {file.base for file in files if file.folder == paddle.folder}
     program = "inference.pdmodel" if "inference.pdmodel" in names else "inference.json"

@@ -127,7 +127,7 @@ def read_page(
         _retry_doubtful(found, reader)
     _decide_spaces(found, task.options.spaces)
     for line in found:
-        if line.read.direction == "rtl":
+        if line.read.direction == "rtl" and line.read.order == "visual":
             line.read = in_logical_order(line.read)
     page = _assemble(task, found, straighten or (lambda quads: quads))
     return replace(page, times=EngineTimes(began_s, found_s, time.monotonic()))

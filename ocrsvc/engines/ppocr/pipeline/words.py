@@ -246,7 +246,7 @@ def words_of(
 
 
 def _place_in_order(lines: Sequence[tuple[LineText, Path, Columns]]) -> list[CharacterPlaces | None]:
-    turned = [line.direction == "rtl" for line, _, _ in lines]
+    turned = [line.direction == "rtl" or line.order == "logical" for line, _, _ in lines]
     steps = zip(lines, turned, strict=True)
     found = place_characters([(by_steps(path) if turn else path, ink) for (_, path, ink), turn in steps], HEIGHT_PX)
     return [

@@ -82,6 +82,12 @@ def _read_part(version: ModelVersion, described: Detection | Recognition) -> Mod
     return ModelPart(version, described, version.read(described.file))
 
 
+def detection_part(model: ModelVersion | None) -> ModelPart:
+    """The detector of a model, or the built-in one if the model has none. Raises BadModel, EngineUnavailable."""
+    described = None if model is None else model.description.detection
+    return built_in_part(DETECTION) if model is None or described is None else _read_part(model, described)
+
+
 def built_in_part(kind: Kind) -> ModelPart:
     """The detector or the recognizer of the built-in model. Raises EngineUnavailable without its wheel."""
     model = built_in_model()

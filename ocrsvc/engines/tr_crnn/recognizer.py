@@ -1,4 +1,4 @@
-"""The engine tr_crnn: ppocr's detector with the recognizer of Tr 2.8, a closed-source library.
+"""The line recognizer of Tr 2.8, a closed-source library.
 
 The library has one model, a line recognizer (OpenCV DNN, CPU only). Measured with 2.8.6:
 
@@ -20,20 +20,17 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrsvc.engines.contract import EngineTraits
-from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.model.version import TITLE
-from ocrsvc.engines.ppocr.engine import PageHandle
-from ocrsvc.engines.ppocr.pipeline.detector import open_detector
-from ocrsvc.engines.ppocr.pipeline.recognizer import Script
-from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, built_in_part
-from ocrsvc.engines.ppocr.runtime.providers import Device
-from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
+from ocrsvc.engines.line_recognizer import (
+    MAX_WIDTH_PER_HEIGHT,
+    LineText,
+    RecognizerInfo,
+    crop_of_height,
+    gray_with_margin,
+)
+from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.errors import EngineFailed, EngineUnavailable
-from ocrsvc.results import Check, EngineInfo, Pixels, no_check
+from ocrsvc.results import Check, Pixels, no_check
 from ocrsvc.settings.settings import Settings
-from ocrsvc.system.thread_plan import ThreadPlan
 
 PACKAGE: Final = "tr"
 # Largest ratio of height to width that is safe: from about 48 on, the scaled width is 0 and the library aborts.
@@ -134,9 +131,6 @@ def _copy_row(tensor: _Tensor) -> NDArray[np.float32]:
 MARGIN: Final = 0.1
 HEIGHT: Final = 48
 
-# Largest ratio of width to height; longer lines are squeezed. Time grows with the width: about 15 s at 64.
-MAX_WIDTH_PER_HEIGHT: Final = 64
-
 
 class TrCrnnLineReader:
     """Reads lines with its own model; create, use and close it in one thread. Raises EngineUnavailable."""
@@ -148,7 +142,7 @@ class TrCrnnLineReader:
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
         """Width and height of a crop, which has Tr's line height and the line's aspect ratio; see LineReader."""
-        return max(HEIGHT // 2, round(along * HEIGHT / max(across, 1.0))), HEIGHT
+        return crop_of_height(along, across, HEIGHT)
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
         """Read upright lines, (h, w) gray or (h, w, 3) BGR, uint8, not empty. Raises EngineFailed."""
@@ -198,15 +192,10 @@ class TrCrnnLineReader:
 
 def prepare(crop: Pixels) -> Pixels:
     """Prepare a line for Tr: gray, contiguous, not too long, with a margin in the background's colour."""
-    gray = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY) if crop.ndim == 3 else crop
-    height, width = gray.shape
+    height, width = crop.shape[:2]
     if width > MAX_WIDTH_PER_HEIGHT * height:
-        gray = cv2.resize(gray, (MAX_WIDTH_PER_HEIGHT * height, height), interpolation=cv2.INTER_AREA)
-    margin = max(1, round(MARGIN * height))
-    edge = np.concatenate((gray[0], gray[-1], gray[:, 0], gray[:, -1]))
-    colour = float(np.median(edge))
-    framed = cv2.copyMakeBorder(gray, margin, margin, margin, margin, cv2.BORDER_CONSTANT, value=colour)
-    return np.ascontiguousarray(framed, np.uint8)
+        crop = np.asarray(cv2.resize(crop, (MAX_WIDTH_PER_HEIGHT * height, height), interpolation=cv2.INTER_AREA))
+    return gray_with_margin(crop, MARGIN)
 
 
 def decode(steps: Steps, characters: str) -> LineText:
@@ -221,32 +210,19 @@ def decode(steps: Steps, characters: str) -> LineText:
     return LineText(text, float(np.clip(steps.probabilities[not_blank].mean(), 0.0, 1.0)))
 
 
-class TrCrnnEngine:
-    """The library on the CPU, the detector on `device`; each handle takes 150 MB. Raises EngineUnavailable."""
+class TrCrnnRecognizer:
+    """The loaded library; each of its readers takes 150 MB. Raises EngineUnavailable."""
 
-    traits = EngineTraits(serial_open=True)
-
-    def __init__(self, device: Device, intra_op_threads: int) -> None:
-        cv2.setNumThreads(intra_op_threads)
+    def __init__(self) -> None:
         self._library = CrnnLibrary()
-        self._detector = open_detector(built_in_part(DETECTION), SessionConfig(device, intra_op_threads))
+        provider = "OpenCV inside Tr on the CPU"
+        self.info = RecognizerInfo("Tr CRNN", self._library.version, provider, ("zh", "en"), serial_open=True)
 
-    def describe(self) -> EngineInfo:
-        """See engines.contract.Engine."""
-        model = f"Tr CRNN behind the detector of {TITLE}"
-        provider = f"OpenCV inside Tr on the CPU, {self._detector.provider} for detection"
-        return EngineInfo("tr_crnn", model, self._library.version, self._detector.device, "fp32", provider)
-
-    def open_handle(self) -> PageHandle:
-        """See engines.contract.Engine."""
-        reader = TrCrnnLineReader(self._library)
-        scripts = [Script({"greedy": reader, "beam": reader})]
-        return PageHandle(self._detector, scripts, SharedThreads(1), reader.close)
-
-    def close(self) -> None:
-        """Do nothing: the library cannot be unloaded safely, and the detector's session is freed when it is unused."""
+    def open_reader(self) -> TrCrnnLineReader:
+        """See engines.line_recognizer.LineRecognizer."""
+        return TrCrnnLineReader(self._library)
 
 
-def open_tr_crnn(settings: Settings, plan: ThreadPlan) -> TrCrnnEngine:
-    """Open the engine tr_crnn. Raises EngineUnavailable."""
-    return TrCrnnEngine(settings.device, plan.library_threads)
+def open_tr_crnn(_settings: Settings, _model: ModelVersion | None) -> TrCrnnRecognizer:
+    """Load the library. Raises EngineUnavailable."""
+    return TrCrnnRecognizer()
