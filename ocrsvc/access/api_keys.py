@@ -189,9 +189,9 @@ def no_value(_name: str) -> str:
 class KeyRequest:
     """A request as a wire format's `credentials` function sees it (`AdapterEntry.credentials`).
 
-    `header` and `field` return a header or a form field by its name, or "". The body's fields are known only at
-    `AdapterEntry.key_body_paths`, in a second call. The first call may come before the wire format is known: a function
-    that reads a common name, such as `key`, must look at the path.
+    `header` and `field` return a header or a form field by its name, or "". The function is called before the body is
+    read, and at `AdapterEntry.key_body_paths` again with its form fields. As the format may be unknown at the first
+    call, a function that reads a common name, such as `key`, must check the path.
     """
 
     method: str

@@ -41,7 +41,7 @@ class Call:
 
     @property
     def context(self) -> RequestContext:
-        """The call's context for the reader."""
+        """The request context of this call, for reading pages."""
         return RequestContext(self.priority, self.gone.is_set, self.share, self.pages, self.mask, self.ledger)
 
     @property

@@ -171,7 +171,7 @@ def _cells(lines: TextLines, vertical: Numbers, horizontal: Numbers, near: float
 
 
 def _nearest(distances: Numbers) -> list[int]:
-    """The numbers of the TRIES nearest rules."""
+    """Indices of the TRIES nearest ruled lines."""
     return [rule for rule in np.argsort(distances, kind="stable")[:TRIES].tolist() if np.isfinite(distances[rule])]
 
 

@@ -78,7 +78,7 @@ ProbabilityMap = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class FoundLines:
-    """The lines found in one pass."""
+    """The lines that one pass of the detector found."""
 
     outlines: list[Outline]  # in pixels of the image; see imaging.text_contour
     unclaimed: float  # share of the map's text area that is outside all lines, from 0 to 1
