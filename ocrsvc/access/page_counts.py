@@ -38,7 +38,7 @@ class Unsettled(NamedTuple):
 
 
 class PageCounts:
-    """The blocks of all workers of one service; `service` is its name in the store. Create it before any fork.
+    """The page counts of all workers of a service, whose name in the store is `service`. Create it before any fork.
 
     Only slots that count pages take memory.
     """

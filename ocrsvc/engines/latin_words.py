@@ -1,8 +1,8 @@
 """Reads the Latin words on pages whose recognizer knows another script only.
 
 Such a recognizer is unsure of Latin words. They are read again by ppocr's recognizer, whose text is kept if it is sure
-and reads only Latin letters: first lines of mostly doubtful words, then runs of them, then each such word by itself.
-All of this reads no more than the lines themselves have.
+and reads only Latin letters: first lines of mostly doubtful words, then runs of doubtful words, then single words of
+these runs. The total length that is read again is at most the length of all lines.
 """
 
 import unicodedata
@@ -20,8 +20,8 @@ from ocrsvc.imaging.text_contour import Outline, extent, parts_of
 
 # The recognizer is unsure of a word below this confidence, and ppocr's is sure from it on.
 SURE: Final = 0.9
-# Largest length of a text per character, in line heights, beside one for its ends: ppocr's recognizer skips characters
-# that it does not know, and may be sure of the others.
+# Largest length of a text per character, in line heights, plus one line height for the ends. In a longer text, ppocr's
+# recognizer has skipped characters that it does not know; it may be sure of the others.
 MAX_PITCH: Final = 0.7
 _LATIN: Final = "LATIN "  # how Unicode's names of Latin letters begin
 _Span = tuple[int, int]  # indices of a word's first character, and of the one after its last
@@ -67,7 +67,7 @@ class LatinWords:
         lengths = np.cumsum([_length(part) for part in parts])
         count = int(np.searchsorted(lengths, most, side="right"))
         runs, sides, parts = runs[:count], sides[:count], parts[:count]
-        # From the last run on, so that the indices of earlier ones stay right.
+        # Replace the last run first, so that the indices of earlier runs stay valid.
         found = zip(runs, sides, parts, self.latin.read(parts), strict=True)
         for (number, run), place, part, read in reversed(list(found)):
             if read.path is not None and read.confidence >= SURE and _is_latin(read.text, extent(part)):
@@ -82,19 +82,19 @@ def _length(outline: Outline) -> float:
 
 
 def _doubtful_lines(text: LineText) -> list[_Span]:
-    """The line, if half of its characters or more are in doubtful words."""
+    """The whole line as one run, if at least half of its characters are in doubtful words; otherwise nothing."""
     runs, characters = list(_doubtful_runs(text)), text.path.characters if text.path is not None else []
     doubtful = sum(end - begin for begin, end in runs)
     return [(0, len(characters))] if 2 * doubtful >= len(characters) > 0 else []
 
 
 def _doubtful_runs(text: LineText) -> list[_Span]:
-    """The runs of neighbouring words with a doubtful character."""
+    """The runs of neighbouring words that each have a doubtful character."""
     return [(run[0][0], run[-1][1]) for run in _runs(text)]
 
 
 def _words_of_runs(text: LineText) -> list[_Span]:
-    """The words of the runs with more than one."""
+    """The single words of those doubtful runs that have several words."""
     return [word for run in _runs(text) if len(run) > 1 for word in run]
 
 
@@ -123,7 +123,7 @@ def _middles(text: LineText) -> NDArray[np.float64]:
 
 
 def _sides(text: LineText, run: _Span) -> tuple[float, float]:
-    """Left and right side of a run, as shares of the crop's width: half the way to its neighbours on each side."""
+    """Left and right side of a run, as shares of the crop's width: half way to the next characters."""
     (begin, end), middles, path = run, _middles(text), text.path
     assert path is not None, "only lines with a path have doubtful words"
     own = middles[begin:end]

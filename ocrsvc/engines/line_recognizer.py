@@ -99,7 +99,7 @@ class LineRecognizer(Protocol):
 
     @property
     def info(self) -> RecognizerInfo:
-        """What it declares."""
+        """What the recognizer declares about itself."""
         ...
 
     def open_reader(self) -> OwnedLineReader:

@@ -104,7 +104,7 @@ def open_engine(
 
 
 def runs_isolated(settings: Settings, engine: str) -> bool:
-    """Whether an engine runs in child processes; those that no deadline stops do, unless OCRSVC_ISOLATION=thread."""
+    """Whether an engine runs in child processes; with OCRSVC_ISOLATION=auto, if a deadline cannot interrupt it."""
     if settings.isolation != "auto":
         return settings.isolation == "process"
     return engine in engines() and not engines()[engine].is_interruptible and hasattr(os, "memfd_create")

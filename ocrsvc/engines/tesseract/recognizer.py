@@ -1,8 +1,8 @@
 """The line recognizer of Tesseract 5, with the traineddata file of a model.
 
 Measured with tessdata_fast on drawn pages of Korean, Arabic, Thai, Hindi and Russian (docs/performance.md): crops of
-36 px read best; Arabic is read as a raw line, because Tesseract's search for words loses letters of it. Tesseract's
-result for a line is one call, which nothing can interrupt.
+36 px read best; Arabic is read as a raw line, because Tesseract's search for words loses some of its letters.
+Reading a line is a single call of Tesseract, which cannot be interrupted.
 """
 
 import os
@@ -25,13 +25,13 @@ from ocrsvc.settings.settings import Settings
 
 HEIGHT_PX: Final = 36
 MARGIN: Final = 0.3  # margin of a crop, as a share of its height
-RAW_MARGIN: Final = 0.1  # the same for raw lines
-# Tesseract guesses a resolution otherwise, and warns about its guess.
+RAW_MARGIN: Final = 0.1  # margin of a raw line's crop
+# Without a resolution, Tesseract guesses one and prints a warning.
 _DPI: Final = 300
 # Smallest difference between a crop's lightest and darkest pixel; Tesseract reads digits in blank crops.
 _MIN_CONTRAST: Final = 16
 _NAME: Final = "model"  # the file's name for Tesseract, without its suffix
-_MARKS: Final = frozenset({"Mn", "Mc", "Me", "Cf"})  # Unicode categories of characters that belong to the one before
+_MARKS: Final = frozenset({"Mn", "Mc", "Me", "Cf"})  # Unicode categories of marks that belong to the letter before
 # Thai's vowel SARA AM, which Tesseract writes as a mark and a letter.
 _SARA_AM: Final = "\u0e33"
 _NIKHAHIT: Final = "\u0e4d"
