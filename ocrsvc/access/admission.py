@@ -45,12 +45,12 @@ class KeyReservation:
         self._held = Hold()
         self._requests = self._pages = self._counted = 0
         self._tokens = 0
-        # Monotonic times: when a field of Need may be reserved in blocks again, and when the key is no longer scarce.
+        # Monotonic times until which one field of Need, or all fields (a scarce key), are reserved without blocks.
         self._single_until_s = [-_SCARCE_S] * len(Need())
         self._scarce_until_s = -_SCARCE_S
 
     def take(self, limits: KeyLimits, day: str, need: Need) -> bool:
-        """Reserve what a request needs; True if the key is scarce: then the rest must be released at the request's end.
+        """Reserve what a request needs; True if little of a limit is left: then the request must release the rest.
 
         Raises LimitReached, having reserved nothing, and KeysUnavailable.
         """
@@ -113,7 +113,7 @@ class KeyReservation:
         )
 
     def _take_block(self, limits: KeyLimits, day: str, missing: Need) -> bool:
-        """Reserve what is missing, in blocks while much of a limit is left; False if the key is scarce."""
+        """Reserve what is missing, in blocks while much of a limit is left; False if little is left."""
         now_s = self._monotonic()
         while True:
             parts = zip(missing, self._single_until_s, strict=True)

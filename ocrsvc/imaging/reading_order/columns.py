@@ -220,7 +220,7 @@ def _is_column(lines: TextLines, facing: Indices) -> bool:
 
 
 def _are_alike(lines: TextLines, left: list[list[int]], right: list[list[int]], *, strict: bool) -> bool:
-    """Whether two sides with level rows are two columns of text, two lists, two tables or two pages."""
+    """Whether two columns, although their rows are level, are two texts, lists, tables or pages side by side."""
     facing = _facing(left, right)
     if min(len(left), len(right)) < FEW_ROWS:
         return False
