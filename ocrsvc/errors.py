@@ -63,7 +63,7 @@ class BadModel(OperatorError, code="bad_model", title="The model cannot be used"
 
 
 class DamagedRun(OperatorError, code="damaged_run", title="A file of the batch run is damaged", exit_code=65):
-    """The plan or the ledger of a batch run is corrupt."""
+    """The plan, a manifest or a stored result of a batch run is damaged."""
 
 
 class RunChanged(OperatorError, code="run_changed", title="The batch run had other settings", exit_code=65):
@@ -73,7 +73,7 @@ class RunChanged(OperatorError, code="run_changed", title="The batch run had oth
 class StoreUnavailable(
     OperatorError, code="store_unavailable", title="The destination cannot be written", exit_code=74
 ):
-    """The destination of a batch run's output and ledger cannot be written: full, read-only, or unreachable."""
+    """The destination of a batch run's output cannot be read or written: full, read-only, or unreachable."""
 
 
 class ClusterUnavailable(OperatorError, code="cluster_unavailable", title="The cluster cannot be used", exit_code=69):

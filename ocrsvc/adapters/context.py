@@ -124,7 +124,7 @@ class StoredDocuments(ResultFiles):
 
 
 class CodedError(CallerError):
-    """An error that has a code in the original API but no error class of its own in this service."""
+    """An error that has a code in the emulated API but no error class of its own in this service."""
 
     def __init__(self, code: int | str, detail: str, remedy: str = "") -> None:
         super().__init__(detail, remedy)
@@ -132,7 +132,7 @@ class CodedError(CallerError):
 
 
 def original_code_of(codes: Sequence[tuple[type[OcrsvcError], Any]], error: OcrsvcError, not_json: Any) -> Any:
-    """An error's code in the original API: `not_json` for a plain CallerError, else from `codes`, or None."""
+    """An error's code in the emulated API: `not_json` for a plain CallerError, else from `codes`, or None."""
     if isinstance(error, CodedError):
         return error.original_code
     if type(error) is CallerError:
@@ -219,6 +219,6 @@ class CountedBuffer(io.BytesIO):
         return super().write(data)
 
     def take_value(self) -> bytes:
-        """Return everything written, and release the memory reserved for it: the response reserves its own."""
+        """Return everything written, and release its memory from the share: the response reserves memory itself."""
         self._share.give_back(2 * self.tell())
         return self.getvalue()

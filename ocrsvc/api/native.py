@@ -84,7 +84,7 @@ def _version(status: VersionStatus) -> dict[str, object]:
 
 
 def _read(reader: Reader, images: Sequence[bytes | OcrsvcError], options: RequestedOptions) -> list[FileRead]:
-    """Read the files in order; returns failures with them. If one file was sent, its error is raised instead."""
+    """Read the files in order; failed pages are in the results. Raises the error of the file if only one was sent."""
     context, read = _context(options), options_for(options.formats, options.read)
     if len(images) == 1 and isinstance(images[0], bytes) and options.pages == ALL:
         return [read_pages(reader, images[0], read, request.left_s, context, partial=options.partial)]

@@ -86,7 +86,7 @@ class RunCounts:
 
     @property
     def left(self) -> int:
-        """Pages of the shard without a result."""
+        """Number of the shard's pages without a result."""
         return self.planned - self.all_done - self.all_failed
 
     def begin(self) -> None:

@@ -159,7 +159,7 @@ class Deaths(NamedTuple):
 class BegunPages:
     """A shard's file with the pages being read, in the destination; `deaths` counts process deaths by page.
 
-    In an object store, the file is written at most every few seconds, but immediately before suspect pages are read.
+    In an object store, the file is written at most every few seconds, but always before pages that may crash.
     Not thread-safe. Methods raise OSError.
     """
 
@@ -172,7 +172,7 @@ class BegunPages:
         self.deaths = self._read()
 
     def note(self, pages: Iterable[int], *, is_apart: bool = False) -> None:
-        """Write the pages that are being read now; unless `is_apart`, at most once per `note_s` of the destination."""
+        """Write the pages that are being read now: with `is_apart` at once, else at most every `note_s` seconds."""
         if not is_apart and self._clock() - self._noted_s < self._destination.note_s:
             return
         self._noted_s = self._clock()

@@ -154,7 +154,7 @@ def measure(values: SettingValues, load: Load) -> Measurement:
 
 @contextmanager
 def _running(environ: Mapping[str, str], workers: int) -> Iterator[str]:
-    """Start a service on a free port; give its URL when all workers are ready."""
+    """Start a service on a free port; yield its URL when all workers are ready."""
     served = command_line(["-b", "127.0.0.1:0"])
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(served, env=environ, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603  our own command

@@ -81,7 +81,7 @@ def common_headers(
 ) -> dict[str, str]:
     """The headers of every request, in lower case: key and priority, overridden by the caller's headers.
 
-    `key` None means the key in OCRSVC_API_KEY, "" no key. Raises BadOption, whose text omits the values.
+    `key` None means the key in OCRSVC_API_KEY, "" no key. Raises BadOption, with a message that omits the values.
     """
     for name, value in (headers or {}).items():
         if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):

@@ -182,7 +182,7 @@ class OutgoingPolicy:
 
 
 def is_public(address: IpAddress) -> bool:
-    """Whether an address is on the public Internet; an IPv4 address embedded in it decides instead of it."""
+    """Whether an address, or the IPv4 address embedded in it if there is one, is on the public Internet."""
     embedded = next(_embedded(address), None)
     if embedded is not None:
         return is_public(embedded)
@@ -202,7 +202,7 @@ def _embedded(address: IpAddress) -> Iterator[IPv4Address]:
 
 
 def _is_own(address: IpAddress) -> bool:
-    """Whether the address is this machine's own: to such addresses, the kernel connects from the same address."""
+    """Whether this machine has the address: then the kernel also uses it as the source of a connection to it."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -197,7 +197,7 @@ class KeyCheck:
 
 
 def _key_request(request: Request, field: Callable[[str], str] = no_value) -> KeyRequest:
-    """The request for a wire format's `credentials` function; `field` returns a field of its body."""
+    """The data in which a wire format's `credentials` function finds the key; `field` returns a field of the body."""
     environ = request.environ
 
     def header(name: str) -> str:
@@ -212,7 +212,7 @@ def _rule_of(request: Request) -> str:
 
 
 def _format_of(request: Request) -> str | None:
-    """The name of the request's wire format in API keys; None for the service's own routes."""
+    """The name by which API keys allow the request's wire format; None for the service's own routes."""
     name = request.blueprint or ""
     return None if name in _NO_FORMAT else name
 

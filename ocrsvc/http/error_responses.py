@@ -85,7 +85,7 @@ def problem_response(failure: OcrsvcError) -> Response:
 
 
 def finish(response: Response) -> Response:
-    """Flask `after_request` hook: count memory and pages, replace the response by an error if refused, add headers."""
+    """Flask `after_request` hook: count memory and pages, answer with an error if either is refused, add headers."""
     request = current_request()
     size_bytes = response.calculate_content_length() or 0
     try:

@@ -100,7 +100,7 @@ def is_reported_in_a_200(error: Exception) -> bool:
 
 
 def is_wrong_path(failure: OcrsvcError) -> bool:
-    """Whether the error is an unknown path or method, which the original product's router would report itself."""
+    """Whether the error is an unknown path or method, which the router of the emulated product would report."""
     return failure.status in {404, 405} and not isinstance(failure, UnknownModel)
 
 

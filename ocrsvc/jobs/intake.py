@@ -53,8 +53,8 @@ def add_job(
 ) -> Job:
     """Accept a document within `limit_s`; when this returns, the job survives crashes and will be read.
 
-    The document is opened, so that unreadable ones are refused here. The masks of the request's context are added to
-    those of the options, its model choice is applied, and the pages are checked against the key's quota.
+    The document is opened, so that unreadable ones are refused here. The masks and the model choice in `context`
+    apply in addition to the options in `job_request`, and the pages are checked against the key's quota.
     """
     check, record = make_check(context, time.monotonic() + limit_s, time.monotonic), job_request.record
     if record.callback:

@@ -115,7 +115,7 @@ class Job:
         return (self.folder / DONE).exists()
 
     def progress(self) -> Progress:
-        """The state and outcome."""
+        """The job's state and outcome."""
         with suppress(FileNotFoundError):
             return Progress(**self.get(DONE))
         return Progress("running" if (self.folder / BEGUN).exists() else "waiting")
@@ -168,7 +168,7 @@ class Job:
                 yield from map(orjson.loads, islice(lines, len(ends[after + 1 :][:most])))
 
     def append_page(self, page: Mapping[str, object]) -> None:
-        """Append a page's row, in which "error" means failed. Only for the process that has claimed the job."""
+        """Append a page's JSON; with "error" in it, the page failed. Only for the process that has claimed the job."""
         with (self.folder / LINES).open("ab") as lines:
             lines.write(orjson.dumps(page) + b"\n")
             lines.flush()

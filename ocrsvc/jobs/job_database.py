@@ -160,7 +160,7 @@ class JobDatabase:
         old = self._path() if self._opened is None else self._opened[1]
         self.close()
         if self._path() == old:
-            # The new file has another name, as processes that close the old one delete its log by name.
+            # The new file gets another name, as processes that close the old file delete the WAL beside its name.
             self._link(f"{NAME}.{os.getpid()}").rename(self.folder / NAME)
             with suppress(FileNotFoundError):
                 old.rename(self.folder / f"{DAMAGED}{NAME}")

@@ -91,7 +91,7 @@ def make_result(jobs: JobStore, job: Job, name: str, check: Check, limit_s: floa
 
 
 def unpack_options(packed: Mapping[str, Any]) -> ReadOptions:
-    """The options of a record. Raises CallerError for options that only another version knows."""
+    """The options in a job's record. Raises CallerError for options that only another version of ocrsvc knows."""
     if unknown := sorted(packed.keys() - {each.name for each in fields(ReadOptions)}):
         raise CallerError(f"This version of the service does not know the options {', '.join(unknown)}.")
     values: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in packed.items()}

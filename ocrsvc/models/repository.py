@@ -49,7 +49,7 @@ class BadVersion:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The contents of a repository, and the built-in model; both tuples are sorted by name and number."""
+    """The usable and the bad versions in a repository, with the built-in model, sorted by name and number."""
 
     versions: tuple[ModelVersion, ...]
     bad: tuple[BadVersion, ...] = ()

@@ -123,7 +123,7 @@ class StateStore:
         return self.read_with_generation()[1]
 
     def read_with_generation(self) -> tuple[Generation, ModelState]:
-        """As `read`, with the state's generation."""
+        """As `read`; also returns the generation of the state file, which changes with each write."""
         generation = self.generation()
         if generation != self._read[0]:
             try:

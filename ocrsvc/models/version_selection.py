@@ -72,7 +72,7 @@ class VersionSelector:
         return next(iter(_suiting(self.each_model(catalogue), options)), None)
 
     def _shared(self, model: Model) -> ModelVersion | None:
-        """The version of a label drawn by its share; None if no share is drawn."""
+        """Draw a label by the labels' shares of the traffic; returns its version, None if no label is drawn."""
         if model.policy is None or not model.policy.shares:
             return None
         number = self._draw()

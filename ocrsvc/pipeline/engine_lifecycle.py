@@ -101,7 +101,7 @@ class EngineLifecycle:
 
     @property
     def worker_models(self) -> WorkerModels:
-        """The models of this worker. Raises NotReady before they are opened."""
+        """The models of this worker. Raises NotReady before the models are opened."""
         if self._models is None:
             raise _not_ready()
         return self._models

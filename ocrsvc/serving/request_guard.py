@@ -129,7 +129,7 @@ def _text(packed: bytes) -> str:
 
 
 class Recorder:
-    """Assigns a worker's rows to its threads; thread-safe."""
+    """Assigns a worker's request records (rows) to its threads; thread-safe."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._free = deque(rows)
@@ -201,7 +201,7 @@ class GuardedRequest:
         self._row = self._guard.recorder.open(self._packed, Stage.WORKING)
 
     def enter(self, stage: Stage) -> None:
-        """Record that another stage begins."""
+        """Record that the request enters this stage."""
         if self._row is not None:
             self._row.enter(stage)
 

@@ -114,7 +114,7 @@ class GpuMemoryReader:
         own_bytes = self._listed_bytes()
         self.is_listed = own_bytes is not None
         if own_bytes is None:
-            # Estimate: memory that no other process accounts for. While a sibling loads or drains, keep the last value.
+            # Estimate: used GPU memory, less that of other processes; while a sibling loads or drains, the last value.
             own_bytes = None if siblings.settled else self._last_own_bytes
         if own_bytes is None:
             own_bytes = max(0, used_bytes - self._foreign_bytes - siblings.gpu_bytes)

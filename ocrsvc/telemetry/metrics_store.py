@@ -62,7 +62,7 @@ class _Head(ctypes.Structure):
 
 
 class WorkerMetrics:
-    """The only writer of one process's block. Any thread of the process and its signal handlers may call it."""
+    """The only writer of one process's metrics. Any thread of the process and its signal handlers may call it."""
 
     def __init__(self, block: _Block, exemplars: WorkerExemplars) -> None:
         self._block = block
@@ -145,7 +145,7 @@ class MetricsStore:
         return WorkerMetrics(self._blocks[slot + 1], self._exemplars.of_worker(slot))
 
     def fold(self, slot: int) -> None:
-        """Arbiter, after reaping a worker: move the worker's counts to the common block, and clear the worker's."""
+        """Arbiter, after reaping a worker: move the worker's counts to the common block, and clear its own block."""
         block = self._blocks[slot + 1]
         self._head.version += 1
         self.common.add_block(dict(_series(block)))
@@ -154,7 +154,7 @@ class MetricsStore:
         self._exemplars.fold(slot)
 
     def read(self) -> Series:
-        """The values of the whole service; reads again if the arbiter was moving counts, which could count twice."""
+        """The values of the whole service; reads again if the arbiter moved counts, which might be counted twice."""
         for _ in range(_TRIES):
             version = self._head.version
             series = self._add_up()
@@ -218,7 +218,7 @@ def count_model_request(worker_metrics: WorkerMetrics, readings: Sequence[Readin
 def count_version(
     worker_metrics: WorkerMetrics, name: str, version: str, readings: Sequence[Reading], seconds: float
 ) -> None:
-    """Count a request to the model API for its model version; a request without readings counts as failed."""
+    """Count a request to the model API for its model version; a request without results counts as failed."""
     spent = [("success" if readings else "fail", seconds)]
     spent += [stage for reading in readings for stage in _stages(reading).items()]
     worker_metrics.record(

@@ -175,7 +175,7 @@ class ReplacementController:
             entry.alive_s = max(entry.alive_s, self._clock())
 
     def after_exit(self, arbiter: Any, worker: Any) -> None:
-        """After reaping a worker: free its entry; if it was a successor that was never ready, revoke the grant."""
+        """After reaping a worker: free its entry; if it was a successor that never got ready, stop its replacement."""
         entry = self.worker_table.entry(worker.slot_number)
         if entry.state == State.BOOTING:
             wait_s, before = self._back_off(), self._head.boot_failures - 1
@@ -204,7 +204,7 @@ class ReplacementController:
                 self._free(snapshot.slot)
 
     def _free(self, slot: int) -> None:
-        """Free a worker's entry; if it was the successor of a READY worker, that worker keeps serving alone."""
+        """Free a worker's entry; a READY worker whose successor it was serves without a successor."""
         self.worker_table.free(slot)
         for snapshot in self.worker_table.live():
             if snapshot.successor == slot and snapshot.state is State.READY:

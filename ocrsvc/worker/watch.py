@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # Shares of the machine's memory for all workers; the rest is for the arbiter, the page cache and other processes.
 _SOFT_SHARE: Final = 0.8
 _HARD_SHARE: Final = 0.9
-# Shares of the GPU memory that no other program holds.
+# Shares of the GPU memory that all workers may fill together; memory of other programs is subtracted first.
 _GPU_SOFT_SHARE: Final = 0.85
 _GPU_HARD_SHARE: Final = 0.95
 CHECK_S: Final = 0.1
@@ -144,7 +144,7 @@ def calibrate_gpu(
 def _bounds(
     limits: Iterable[tuple[int | None, float]], footprint_bytes: int, successor_bytes: int, workers: int
 ) -> Bounds:
-    """Soft and hard limits; `limits` has, for each, the operator's value or None, and the memory that all may fill.
+    """Soft and hard limits; `limits` has, for each, the operator's value or None, and the memory for all workers.
 
     A limit below the footprint of a warm worker is turned off (0).
     """

@@ -16,7 +16,7 @@ from ocrsvc.serving.memory_budget import Share
 
 # Use the text layer of PDF pages where it matches what the page shows, because most documents are not scans.
 _OPTIONS: Final = ReadOptions(tables=True, text_layer="auto")
-# Python's strings take at most as many bytes per character, and the JSON has a copy.
+# Memory to reserve for each byte of a text: a Python string has 1 to 4 bytes per character, and the JSON is a copy.
 _TEXT_COPIES: Final = 4
 
 

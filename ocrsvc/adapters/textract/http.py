@@ -57,7 +57,7 @@ def make_textract(context: AdapterContext) -> Blueprint:
     def call() -> Response:
         target = request.headers.get(_TARGET)
         if target is None:
-            # A request of no AWS client: answer as if this path had no POST.
+            # The client is not AWS's: answer as if this path had no POST.
             raise MethodNotAllowed(["GET", "HEAD", "OPTIONS"])
         if target != OPERATION:
             named = target[:_SHOWN_CHARACTERS]

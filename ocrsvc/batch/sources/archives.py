@@ -229,7 +229,7 @@ class ZipArchive:
         return data
 
     def _read_head(self, info: zipfile.ZipInfo) -> bytes:
-        """The first bytes of a member; empty if it cannot be read, which loading it will report."""
+        """The first bytes of a member; empty if it cannot be read: loading it will report the error."""
         try:
             with self._zip.open(info) as member:
                 return member.read(HEAD_BYTES)

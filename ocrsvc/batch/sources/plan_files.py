@@ -242,7 +242,7 @@ def _hash(name: str, number: int, seed: int) -> int:
 def check_unchanged(
     planned: Iterable[SourceFile], request: SourceRequest, address: str, *, may_grow: bool = False
 ) -> None:
-    """Raises RunChanged, with numbers of files, if sources differ from the plan, and SourceGone.
+    """Raises RunChanged, which counts the files that differ from the plan, and SourceGone.
 
     Object stores (listing takes minutes) and standard input are not checked: a changed object fails when it is read.
     """

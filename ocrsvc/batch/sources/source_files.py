@@ -18,7 +18,7 @@ HEAD_BYTES: Final = 64
 """Number of first bytes of a file that show its format."""
 DOCUMENTS: Final = frozenset({"pdf", "tif", "tiff"})
 _MAX_KINDS: Final = 200
-# A name that looks as if `bytes_name` had escaped it.
+# Matches names that look as if `bytes_name` had escaped them.
 _LOOKS_ESCAPED: Final = re.compile(r"\\x[89a-f][0-9a-f]")
 
 
@@ -124,7 +124,7 @@ def path_name(path: str) -> str:
 
 
 def bytes_name(name: bytes) -> str:
-    r"""Decode a name from UTF-8; if it is invalid, its other bytes become escapes like \xe4, and \ is doubled."""
+    r"""Decode a name from UTF-8; if that fails, invalid bytes become escapes like \xe4, and each \ is doubled."""
     try:
         text = name.decode()
     except UnicodeDecodeError:

@@ -65,7 +65,7 @@ def read_dictionary(file: SourceFile, graph: OnnxGraph, name: str) -> Dictionary
 
 
 def fit(characters: Sequence[str], classes: int, origin: str, *, is_property: bool = False) -> Dictionary | None:
-    """Make a dictionary of these texts for a number of classes; None if their number does not fit."""
+    """Make the dictionary of a recognizer with this number of classes; None if the number of texts does not fit."""
     texts = tuple(characters)
     # Some dictionaries begin with the CTC blank, which is left out.
     if len(texts) == classes and texts[0].strip("<[]>").lower() == "blank":
