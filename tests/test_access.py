@@ -344,7 +344,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
         settings = Settings(keys=keys.address, **callbacks)  # type: ignore[arg-type]
         jobs = JobStore(tmp_path / "jobs", 10**8, 3600.0)
         jobs.folder.mkdir()
-        keys.add("anna", "jobs", pages_a_day=5)
+        # Jobs do not count for the concurrency.
+        keys.add("anna", "jobs", pages_a_day=5, concurrency=1)
         keys.add("berta", "jobs")
         with running_reader(settings) as reader:
             yield Place(create_app(settings, reader, jobs=jobs, gate=keys.gate).test_client(), keys, jobs, reader)

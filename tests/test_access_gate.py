@@ -98,20 +98,6 @@ def test_pages_count_for_the_day_of_their_request(keys: Keys) -> None:
     assert (keys.usage(), keys.usage(now_s=NOW_S)) == (Usage(), Usage(today=1, this_month=1))
 
 
-def test_jobs_count_pages_but_not_concurrency(keys: Keys) -> None:
-    keys.add(concurrency=1, pages_a_day=5)
-    identity = keys.enter(pages=0).entry.identity
-    work = keys.gate.resume(identity)
-    work.expect(2)
-    answer(work, 2)
-    assert keys.usage() == Usage(requests=1, today=2, this_month=2)
-    keys.revoke()
-    keys.add(created_at=NOW_S + 1)
-    for name in (identity, "anna"):
-        with pytest.raises(KeyRefused):
-            keys.gate.resume(name)
-
-
 def test_the_log_says_when_all_requests_are_refused(
     keys: Keys, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

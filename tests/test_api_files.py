@@ -164,12 +164,6 @@ def test_result_file_respects_the_memory_limit() -> None:
     assert (refused["code"], "OCRSVC_REQUEST_MEMORY_BYTES" in refused["detail"]) == ("body_too_large", True)
 
 
-@pytest.mark.parametrize("value", ["pdf,", "pdf,xml", ",", "pdf;md"])
-def test_invalid_format_list_is_refused(client: FlaskClient, value: str) -> None:
-    problem = json_of(client.post("/v1/ocr", query_string={"format": value}, data=PNG))
-    assert (problem["code"], "separated by commas" in problem["detail"]) == ("bad_option", True)
-
-
 LONG = (("x" * 5000 + ".png", "x" * 150), ("字" * 100, "字" * 50))
 
 

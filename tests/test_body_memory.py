@@ -47,13 +47,12 @@ BODIES: Final[Mapping[str, tuple[bytes, str]]] = {
     "blanks beside lists": (b'{"image":' + repeated(b" ", BODY) + b"1}", JSON),
     "blanks in a form": (b"image=" + repeated(b"+", BODY), FORM),
     "line breaks": (b"image=" + repeated(b"A%0A", BODY), FORM),
-    "raw line breaks": form_of_parts(),
+    "many parts": form_of_parts(),
     "lines and blanks": json_of(b"AB \\n"),
     "a text with an emoji": (b'{"image":"' + repeated(b"QUJD", BODY) + "\N{GRINNING FACE}".encode() + b'"}', JSON),
     "an emoji beside the text": (json_of(b"QUJD")[0][:-1] + ',"name":"\N{GRINNING FACE}"}'.encode(), JSON),
     "unicode escapes": json_of(b"\\u0041"),
     "many texts": (b'{"image":[' + b",".join([b'"' + repeated(b"QUJD", BODY // 64) + b'"'] * 64) + b"]}", JSON),
-    "many parts": form_of_parts(),
     "ampersands": (b"image=" + repeated(b"&", BODY), FORM),
 }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import Reply, Server, run_server, start_server, wait_until
+from support import Reply, Server, read_to_end, run_server, start_server, wait_until
 from test_client import GOOD, PAGE, ReadMany, both_ways, first_lines, page_of, problem, scripted
 from tls_support import Authority, environment
 
@@ -53,14 +53,6 @@ def silent() -> Iterator[tuple[str, list[socket.socket]]]:
 
 def port_of(url: str) -> int:
     return int(url.rpartition(":")[2])
-
-
-def ends(wire: socket.socket) -> bool:
-    wire.settimeout(10)
-    with suppress(ConnectionResetError):
-        while wire.recv(1 << 16):
-            pass
-    return True
 
 
 def pages_until(is_so: Callable[[], bool]) -> Iterator[bytes]:
@@ -166,7 +158,7 @@ def test_cancelled_request_closes_its_connection_and_releases_its_place() -> Non
 
     with silent() as (url, got):
         assert asyncio.run(read(url, got)) == [0]
-        assert ends(got[0])
+        read_to_end(got[0])
 
 
 def test_closed_or_collected_client_leaves_nothing_running() -> None:
@@ -178,7 +170,7 @@ def test_closed_or_collected_client_leaves_nothing_running() -> None:
         for each in (reading, pool.submit(client.read, PAGE)):
             with pytest.raises(errors.NotConnected, match="closed"):
                 each.result(20)
-        assert ends(got[0])
+        read_to_end(got[0])
     with scripted(GOOD) as (url, _):
         assert Client(url).read(PAGE).text == "hello"
         gc.collect()

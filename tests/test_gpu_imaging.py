@@ -37,7 +37,7 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import BUCKETS_PX, BatchR
 from ocrsvc.engines.ppocr.runtime.model_parts import read_parts
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import Session, SessionConfig
-from ocrsvc.results import Check, Pixels, ReadTask, no_check
+from ocrsvc.results import ReadTask
 from ocrsvc.serving.batcher import Limits
 
 SMALL = Limits(max_cost=4 * 48 * 480, max_items=4, max_wait_s=0.001)
@@ -190,23 +190,11 @@ def test_engine_falls_back_from_a_failing_gpu_and_logs(engine: PpocrEngine, capl
     assert "OCRSVC_IMAGING=cpu" in message
 
 
-class Says:
-    """Reads every line as the same text."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def crop_size(self, along: float, across: float) -> tuple[int, int]:
-        return int(along), int(across)
-
-    def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
-        check()
-        return [LineText(self._text, 0.9) for _ in crops]
-
-
 def test_different_text_is_a_fault_of_the_gpu() -> None:
     def view(text: str, task: ReadTask) -> InMemoryPageReader:
-        return InMemoryPageReader(task.image.pixels, lambda _: [], Says(text))
+        says = Mock(crop_size=lambda along, across: (int(along), int(across)))
+        says.read.side_effect = lambda crops, *_: [LineText(text, 0.9) for _ in crops]
+        return InMemoryPageReader(task.image.pixels, lambda _: [], says)
 
     assert find_fault(partial(view, "a"), partial(view, "a")) is None
     assert find_fault(partial(view, "b"), partial(view, "a")) == "it reads 'b' instead of 'a'"

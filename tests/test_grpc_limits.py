@@ -21,8 +21,6 @@ from ocrsvc.serving.memory_budget import Budget, Callers, Share, SharedLimits
 
 HEALTH = "grpc.health.v1.HealthCheck"
 NUMBERS = range(1, 40_000, 2)
-# As many bytes as wait for a socket, in whole frames.
-UNSENT_TEXT = "x" * (grpc_limits.MAX_UNSENT_BYTES - 9)
 TEXT = REQUEST(service="x" * 20_000).SerializeToString()
 
 
