@@ -148,7 +148,7 @@ def _is_text(outputs: Sequence[OutputFile]) -> bool:
 
 
 def _limit_s() -> float:
-    """Time limit for writing a file in seconds: a little more than the request's, whose own error should come first."""
+    """Time limit for writing a file in seconds: a little after the deadline, whose error should be raised first."""
     return request.left_s + _AFTER_DEADLINE_S
 
 

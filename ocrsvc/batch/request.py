@@ -58,7 +58,7 @@ class ServiceAccess:
 class ClusterRequest:
     """Ray actors, each with its own engine; `actors` None means all that fit on the nodes, also on nodes added later.
 
-    `cpus` and `gpus` per actor may be fractions; `options` are Ray's. The run stops after `wait_s` without an actor.
+    `cpus` and `gpus` per actor may be fractions; `options` go to Ray. The run stops after `wait_s` without an actor.
     """
 
     actors: int | None = None

@@ -105,7 +105,7 @@ class Run:
                 return
 
     def _begin_groups(self) -> None:
-        """Begin up to 2 x `reader.at_once` groups, so that readers do not wait for commits. Suspects are read alone."""
+        """Begin groups ahead, so that readers do not wait for commits; a page that may kill a process is read alone."""
         if self._drain.is_set() or self._is_apart:
             return
         groups: list[PageGroup] = []

@@ -66,7 +66,7 @@ _WIDEST: Final = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a form. `filename` is the client's, used only to name results; None if the part is not a file."""
+    """One part of a form. `filename` is the name that the client sent, used only in results; None for a text field."""
 
     name: str
     filename: str | None
@@ -190,7 +190,7 @@ def _has_more(body: bytes, character: bytes, limit: int) -> bool:
 class Content:
     """The content of one request: `raw` is the body if it is the image itself, `files` are parts with a file name.
 
-    `fields` has the query string's fields before the body's; values are str, bytes or JSON. `share` counts its memory.
+    `fields` has query fields, then body fields; values are str, bytes or JSON. `share` counts its memory.
     """
 
     raw: bytes | None = None

@@ -144,7 +144,7 @@ class ReceivedBody:
         end_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`request` is gunicorn's; its connection is closed if the body fails. `length` is None for a chunked body."""
+        """`request` is gunicorn's request, not kept alive if the body fails. `length` is None for a chunked body."""
         self.share = share
         self.began_s = clock()
         self.error: OcrsvcError | None = None

@@ -39,7 +39,7 @@ _SANE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 class TraceContext:
     """The trace that a request belongs to: ids in hexadecimal, and the tracestate to pass on.
 
-    `span_id` is the request's span, or with tracing off the caller's; `parent_id` is the caller's span.
+    `span_id` is the request's span, or with tracing off the caller's span; `parent_id` is the caller's span.
     """
 
     trace_id: str

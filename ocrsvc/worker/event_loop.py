@@ -65,7 +65,7 @@ _NOT_TLS: Final = b"HTTP/1.1 400 Bad Request\r\n%sContent-Type: text/plain\r\nCo
 
 
 class EventLoop:
-    """The event loop. `cfg` and `log` are gunicorn's; `parser` makes a head parser for a client's address.
+    """The event loop. `cfg` is gunicorn's configuration; `parser` makes a head parser for a client's address.
 
     `answer` serves a request in a thread, and returns whether to keep its connection.
     """

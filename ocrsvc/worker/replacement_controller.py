@@ -30,7 +30,7 @@ _CHANGED_AT_RELOAD: Final = ("workers", "graceful_timeout")
 
 
 def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[Snapshot, Granted] | None:
-    """The worker with the most urgent reason to be replaced, and how; None while another worker starts or ends.
+    """The worker to replace next, by urgency, and how to do it; None while another worker starts or ends.
 
     Only one changes at a time: each worker that loads, drains or is missing needs memory for its own model.
     """
@@ -175,7 +175,7 @@ class ReplacementController:
             entry.alive_s = max(entry.alive_s, self._clock())
 
     def after_exit(self, arbiter: Any, worker: Any) -> None:
-        """After reaping a worker: free its entry; if it was a successor that never got ready, stop its replacement."""
+        """After reaping a worker: free its entry; if it was a successor that was never ready, end the replacement."""
         entry = self.worker_table.entry(worker.slot_number)
         if entry.state == State.BOOTING:
             wait_s, before = self._back_off(), self._head.boot_failures - 1

@@ -140,7 +140,7 @@ def start_pool(threads: int, name: str) -> ThreadPoolExecutor:
 
 
 class LoadSharing:
-    """Counts one worker's requests in flight, and compares the number with the other workers'. Thread-safe."""
+    """Counts one worker's requests in flight, and compares the count with that of other workers. Thread-safe."""
 
     def __init__(self, table: WorkerTable, slot_number: int, engine_threads: int) -> None:
         self._table, self._slot_number, self._engine_threads = table, slot_number, engine_threads

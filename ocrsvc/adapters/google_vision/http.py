@@ -128,7 +128,7 @@ def _answers(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
 
 
 def _error(error: OcrsvcError) -> dict[str, Any]:
-    """One image's error as google.rpc.Status, whose `code` is gRPC's."""
+    """One image's error as google.rpc.Status, whose `code` is a gRPC status code."""
     failure = failure_of(error)
     return {"error": {"code": code_of(failure).value, "message": str(failure)}}
 

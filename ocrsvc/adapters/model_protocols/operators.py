@@ -35,8 +35,8 @@ class ModelRefused(CallerError, code="model_refused", title="The model was refus
 class Caller:
     """A caller over HTTP or gRPC, whose request waits at most `limit_s`.
 
-    `key` is the name of its API key, whose scope is already checked; empty without keys. `address` is the peer's,
-    empty on a Unix socket; `is_local` is False behind a proxy.
+    `key` is the name of its API key, whose scope is already checked; empty without keys. `address` is its network
+    address, empty on a Unix socket; `is_local` is False behind a proxy.
     """
 
     key: str

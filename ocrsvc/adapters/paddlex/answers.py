@@ -13,12 +13,12 @@ from ocrsvc.results import Page
 
 
 def success_envelope(result: dict[str, object], log_id: object) -> bytes:
-    """The JSON response with a result; `log_id` is the client's."""
+    """The JSON response with a result; `log_id` is the id that the client sent."""
     return orjson.dumps({"logId": _log_id(log_id), "result": result, "errorCode": 0, "errorMsg": "Success"})
 
 
 def failure_envelope(failure: OcrsvcError, log_id: object) -> tuple[int, dict[str, object]]:
-    """HTTP status and response for an error; `log_id` is the client's."""
+    """HTTP status and response for an error; `log_id` is the id that the client sent."""
     status, message = failure.status, str(failure)
     if isinstance(failure, NO_IMAGE):
         status, message = UNPROCESSABLE, f"{INVALID_FILE}. {message}"

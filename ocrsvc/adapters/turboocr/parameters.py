@@ -83,7 +83,7 @@ class DocumentParameters(PageParameters):
 
 
 def first_values(fields: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """The first value of each name; query fields come before the body's."""
+    """The first value of each name; a query field precedes a body field of the same name."""
     return dict(reversed(tuple(fields)))
 
 
