@@ -31,7 +31,7 @@ DTYPES: Final = {"BYTES": "DT_STRING", "FP32": "DT_FLOAT", "INT32": "DT_INT32"}
 
 
 def make_tfserving(context: AdapterContext) -> Blueprint:
-    """Make predictions, status and metadata below /v1/models."""
+    """Make the routes of predictions, status and metadata below /v1/models."""
     model = context.model
 
     def malformed() -> Response:
@@ -48,7 +48,7 @@ def make_tfserving(context: AdapterContext) -> Blueprint:
 
 
 def make_kserve_v1(context: AdapterContext) -> Blueprint:
-    """Make KServe v1: list of models, readiness and predictions."""
+    """Make the routes of KServe v1: list of models, readiness and predictions."""
     model, path = context.model, r"/v1/models/(?P<name>[^/:]+)"
 
     def explain(name: str) -> Response:
