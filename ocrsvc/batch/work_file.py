@@ -172,7 +172,7 @@ class BegunPages:
         self.deaths = self._read()
 
     def note(self, pages: Iterable[int], *, is_apart: bool = False) -> None:
-        """Write the pages that are being read now: with `is_apart` at once, else at most every `note_s` seconds."""
+        """Write the pages that are being read now: with `is_apart` now, else at most every `note_s` seconds."""
         if not is_apart and self._clock() - self._noted_s < self._destination.note_s:
             return
         self._noted_s = self._clock()

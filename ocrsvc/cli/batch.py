@@ -245,7 +245,7 @@ def _make_report(destination: Destination) -> None:
 
 @contextmanager
 def _draining(work: Run) -> Iterator[None]:
-    """On SIGINT or SIGTERM, finish the pages in progress, then stop; a second signal ends the process at once."""
+    """On SIGINT or SIGTERM, finish the pages in progress, then stop; a second signal ends the process immediately."""
 
     def drain(number: int, _frame: object) -> None:
         for other in _SIGNALS:

@@ -254,7 +254,7 @@ def _checked_formats(
 
 
 def _output(files: FileAnswers, formats: Sequence[str], output: Path | None, reading: Options, *, headed: bool) -> int:
-    """Print each file's result at once, or write all results to one output; return the first failure's exit code."""
+    """Print each file's result when it is ready, or write all to one output; return the first failure's exit code."""
     code, read, prints = 0, list[tuple[Path, Answer]](), output is None and formats in {(TEXT,), (JSON,)}
     for file, answer in files:
         if isinstance(answer, Answer) and prints:

@@ -27,7 +27,7 @@ class Rules:
     Attributes:
         connect_s: Time limit for opening a connection.
         patience_s: How long a request is retried while no service is reachable, at most until its deadline.
-        failures: Consecutive failures that eject a service; one failed connection ejects it at once.
+        failures: Consecutive failures that eject a service; a single failed connection ejects it too.
         first_ejection_s: Length of the first ejection, which doubles each time a probe fails.
         longest_ejection_s: Maximum length of an ejection.
         at_once: Assumed capacity of a service in concurrent requests, until a refusal or timeout lowers it.

@@ -45,7 +45,7 @@ _MAX_OF_CALLER: Final = 2
 _BASE64_PREFIX: Final = "whsec_"
 _MIN_SECRET_CHARS: Final = 16
 
-# Callers take turns, with at most `max_of_caller` messages at once, and one per host. Times after `far_s` count as
+# Callers take turns, with at most `max_of_caller` messages in flight, and one per host. Times after `far_s` count as
 # past: the system clock was set back.
 _NEXT: Final = """
 WITH sending AS (SELECT caller, host FROM callback WHERE sending_until_s > :now_s AND sending_until_s < :far_s),

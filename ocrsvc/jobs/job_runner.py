@@ -42,7 +42,7 @@ _SWEEP_S: Final = 60.0
 class JobRunner:
     """Reads waiting jobs in `thread`, until this process `is_leaving`. Stop it before the reader.
 
-    `page_s` is the time limit of a page, including its wait; `gate` counts pages for the job's key.
+    `page_s` is the time limit of a page, including its wait; `gate` counts pages in the limits of the job's API key.
     """
 
     jobs: JobStore

@@ -81,7 +81,7 @@ class JobStore:
 
     `max_bytes` and `max_jobs` hold for all callers together, `max_waiting` and `max_pages` for each caller's unfinished
     jobs. `clock` is monotonic, `wall` Unix time. `note` is called with the outcome of jobs, for metrics; `added` is set
-    when this process has added a job. `adding` limits how many request threads add jobs, or wait for that, at once.
+    when this process has added a job. `adding` limits the request threads that add a job or wait to add one.
     """
 
     folder: Path

@@ -15,7 +15,7 @@ _LOG_INTERVAL_S: Final = 60.0
 
 
 class StorageThreads:
-    """Threads that call `step` each second: at once if `step` returned True or `wakes` is set, later after an error."""
+    """Threads that call `step` each second: sooner if it returned True or `wakes` is set, later after an error."""
 
     def __init__(self, name: str, step: Callable[[], bool], count: int, wakes: threading.Event) -> None:
         self.stopped, self._step, self._wakes, self._quiet_until_s = threading.Event(), step, wakes, 0.0

@@ -120,7 +120,7 @@ class LoadedModels(VersionLoader):
             raise (error.__cause__ if isinstance(error.__cause__, OcrsvcError) else error) from None
 
     def retire(self, version: ModelVersion) -> None:
-        """Close a version when its last lease ends; returns at once."""
+        """Close a version when its last lease ends; returns without waiting for that."""
         with self._changed:
             entry = self._entries.get(key_of(version))
             if entry is not None:

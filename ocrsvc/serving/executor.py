@@ -96,7 +96,7 @@ class Executor(Generic[J]):
         return tuple(thread.ident for thread in self._threads if thread.ident is not None)
 
     def run_in_each(self, call: Callable[[], object], threads: Sequence[int] | None = None) -> list[Future[None]]:
-        """Let each of the engine threads (default: all) run `call` before its next job; idle threads run it at once.
+        """Let each of the engine threads (default: all) run `call` before its next job; idle threads run it now.
 
         Returns one future per thread. Wait with a timeout, because a stuck or ended thread never runs the call.
         """

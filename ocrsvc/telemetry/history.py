@@ -75,7 +75,7 @@ class History:
 
 
 def observe(store: MetricsStore, worker_table: WorkerTable, now_s: float) -> Point:
-    """Make a data point of the service's present state."""
+    """Make a data point of the service's current state."""
     series, live = store.read(), worker_table.live()
     busy = [entry.gpu_busy_ratio for worker in live if (entry := worker_table.entry(worker.slot)).gpu_busy_read_s]
     nothing = (0.0,) * _BUCKETS

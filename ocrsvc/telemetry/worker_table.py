@@ -35,7 +35,7 @@ class Reason(IntEnum):
 
     @property
     def pressure(self) -> int:
-        """Urgency of a replacement: 3 is at once, 2 before memory or threads run out, 1 any other reason, 0 none."""
+        """Urgency of a replacement: 3 is immediate, 2 before memory or threads run out, 1 any other reason, 0 none."""
         if self in (Reason.RSS_HARD, Reason.GPU_HARD):
             return 3
         if self in (Reason.RSS_SOFT, Reason.RSS_GROWTH, Reason.GPU_SOFT, Reason.GPU_GROWTH, Reason.STUCK):

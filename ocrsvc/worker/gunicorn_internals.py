@@ -142,7 +142,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
     handle_quit = Worker.handle_quit
 
     def handle_exit(self, sig: int, frame: object) -> None:  # noqa: ARG002  gunicorn's signature
-        """SIGTERM: stop accepting, finish open requests, exit; a worker that is loading exits at once."""
+        """SIGTERM: stop accepting, finish open requests, exit; a worker that is loading exits immediately."""
         self._note_drain()
         if not self.booted and self.grpc_server is None:
             sys.exit(0)
@@ -381,7 +381,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
             super().handle_usr1()
 
     def handle_term(self) -> None:
-        """SIGTERM: report not ready for OCRSVC_DRAIN_S while serving, then stop. A second SIGTERM stops at once."""
+        """SIGTERM: report not ready for OCRSVC_DRAIN_S while serving, then stop. A second SIGTERM ends the wait."""
         wait_s = self.service.settings.drain_s
         if not wait_s or self._stop_at_s < math.inf:
             raise StopIteration

@@ -150,7 +150,7 @@ class ReplacementController:
         """SIGHUP: request a successor for every worker; they are replaced one by one.
 
         gunicorn's settings `workers` and `graceful_timeout` are 0 until `run_once`: gunicorn would fork `workers`
-        processes at once, and wait up to `graceful_timeout` for the old processes.
+        processes immediately, and wait up to `graceful_timeout` for the old processes.
         """
         self._head.base = arbiter.cfg.workers
         # The new engine's footprint may differ: the first ready worker measures it.

@@ -2,7 +2,7 @@
 
 Ten times a second it reads memory, requests and stuck threads. If there is a reason to replace the worker, it wakes the
 arbiter; the worker serves until its successor is READY, then drains. At a hard limit, with all engine threads stuck, or
-when the arbiter grants DRAIN_FIRST, the worker drains at once.
+when the arbiter grants DRAIN_FIRST, the worker drains immediately.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _RETRY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Memory limits: at the soft limit a successor loads, at the hard limit the worker drains at once. 0: no limit."""
+    """Memory limits: at the soft limit a successor loads, at the hard limit the worker drains now. 0: no limit."""
 
     soft_bytes: int = 0
     hard_bytes: int = 0

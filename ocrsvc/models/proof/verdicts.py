@@ -144,7 +144,7 @@ class CandidateProver:
             return
         self._metrics.record((), [(MODEL_PROOF_SECONDS.of(), self._clock() - began_s)])
         self._verdicts.keep(candidate, judgement, basis)
-        # The verdict is stored: if it becomes outdated, the version may be proved again at once.
+        # The verdict is stored: if it becomes outdated, the version may be proved again immediately.
         del self._not_before_s[digest]
 
 
