@@ -62,7 +62,7 @@ class AdapterContext:
         return read_pages(self.reader, data, options, request.left_s, request.context, max_pages)
 
     def fetch(self, url: str, remedy: str) -> FetchedFile:
-        """Fetch the file at a URL. Raises BadOption with this remedy if fetching is off; as `UrlFiles.fetch`."""
+        """Fetch the file at a URL. Raises BadOption with this remedy if fetching is off, and as `UrlFiles.fetch`."""
         if not self.url_files.is_on:
             raise BadOption(URLS_NOT_FETCHED, remedy)
         return self.url_files.fetch(url)

@@ -30,7 +30,7 @@ def file_names(content: Content, count: int) -> list[str]:
 
 
 def fetch_named(content: Content, url_files: UrlFiles) -> FetchedFile | None:
-    """Fetch the file at the request's URL; None without a URL or if fetching is off. Raises BadOption; as `fetch`."""
+    """Fetch the file at the request's URL; None without URL or if fetching is off. Raises BadOption, and as `fetch`."""
     urls = [value for name, value in content.fields if name == URL_FIELD and value is not None]
     if not urls or not url_files.is_on:
         return None

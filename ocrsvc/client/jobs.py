@@ -49,11 +49,11 @@ class Job:
         self._path = f"{JOBS_PATH}/{job_id}"
 
     def state(self) -> JobState:
-        """The current state. Raises UnknownJob for a deleted or expired job; as `Client.read`."""
+        """The current state. Raises UnknownJob for a deleted or expired job, and as `Client.read`."""
         return state_of(self._ask(Request("GET", self._path), Response.data, self._timeout_s))
 
     def wait(self, timeout_s: float) -> JobState:
-        """Wait until the job is done. Raises JobFailed, DeadlineExceeded; as `state`."""
+        """Wait until the job is done. Raises JobFailed, DeadlineExceeded, and as `state`."""
         for state in self._states(timeout_s):
             if state.state == "failed":
                 problem = state.data.get("error") or {}
@@ -66,8 +66,8 @@ class Job:
     def pages(self, timeout_s: float, after: int = 0) -> Iterator[Page | OcrsvcError]:
         """Yield the pages after the first `after`, in order as they are read; for a failed page, its error.
 
-        `timeout_s` is for all pages. If the job fails, the pages end without an error. Raises DeadlineExceeded; as
-        `state`.
+        `timeout_s` is for all pages. If the job fails, the pages end without an error. Raises
+        DeadlineExceeded, and as `state`.
         """
         for state in self._states(timeout_s):
             while after < state.pages_done:
@@ -81,7 +81,7 @@ class Job:
         raise DeadlineExceeded(f"The job is not done after {timeout_s:g} s.", "It continues: call pages again.")
 
     def result(self, format: str = "json", *, timeout_s: float | None = None) -> bytes:  # noqa: A002  as the API has it
-        """The result in a format such as pdf, md, text or json. Raises JobNotDone, JobFailed; as `state`."""
+        """The result in a format such as pdf, md, text or json. Raises JobNotDone, JobFailed, and as `state`."""
         request = Request("GET", f"{self._path}/result", {"format": format})
         content: bytes = self._ask(request, Response.content, timeout_s or self._timeout_s)
         return content

@@ -81,7 +81,7 @@ class Services:
         self._begin()
 
     async def ask(self, request: Request, parse: Callable[[Response], T], timeout_s: float) -> T:
-        """Send a request until a service answers, and parse the response. Raises OcrsvcError; as `parse`."""
+        """Send a request until a service answers, and parse the response. Raises OcrsvcError, and as `parse`."""
 
         async def receive(answer: httpx.Response, address: Address) -> T:
             return parse(await _received(answer, address))
@@ -89,7 +89,7 @@ class Services:
         return await self.exchange(request, receive, timeout_s)
 
     async def exchange(self, request: Request, receive: Receive[T], timeout_s: float) -> T:
-        """Send a request until a service answers; `receive` reads the body. Raises OcrsvcError; as `receive`."""
+        """Send a request until a service answers; `receive` reads the body. Raises OcrsvcError, and as `receive`."""
 
         async def attempt(place: Place, left_s: float) -> T:
             async with asyncio.timeout(left_s), aclosing(await self._send(place, request, left_s)) as answer:

@@ -111,7 +111,7 @@ class _Views:
         return Response(status=202, headers={"Operation-Location": where, **_RETRY})
 
     def _document(self) -> bytes:
-        """The document: the body, or a JSON object's base64Source or urlSource. Raises NothingSent; as `fetch`."""
+        """The document: the body, or a JSON object's base64Source or urlSource. Raises NothingSent, and as `fetch`."""
         content = request.content
         if content.raw is not None:
             return content.raw

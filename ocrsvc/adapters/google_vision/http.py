@@ -104,7 +104,7 @@ def _language(context: object) -> str | None:
 
 
 def _image(image: object, context: AdapterContext) -> bytes:
-    """An image's bytes, from base64 or a URL. Raises CallerError; as `decode_base64` and `fetch`."""
+    """An image's bytes, from base64 or a URL. Raises CallerError, and as `decode_base64` and `fetch`."""
     members = image if isinstance(image, Mapping) else {}
     content, source = members.get("content"), members.get("source")
     if isinstance(content, str) and content:

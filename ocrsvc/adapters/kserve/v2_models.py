@@ -234,7 +234,7 @@ def check_output_parameters(parameters: Mapping[str, object]) -> None:
 def infer_arrays(
     model: OcrModel, served: ServedModel, infer_request: InferRequest, limit_s: float, context: RequestContext
 ) -> tuple[list[Array], Inference]:
-    """Read a request; return output tensors, pages and model. Raises BadTensor, BadOption; as OcrModel.infer."""
+    """Read a request; return output tensors, pages and model. Raises BadTensor, BadOption, and as OcrModel.infer."""
     limit_s = ocr_model.timeout_from_parameters(infer_request.parameters, limit_s)
     if infer_request.name == tensors.JSON_IN:
         tensors.requested_outputs(infer_request.outputs, (tensors.JSON_OUT,))

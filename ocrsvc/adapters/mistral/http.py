@@ -60,7 +60,7 @@ class OcrRequest(RequestValues):
 
 
 def document_data(document: object, files: UploadedFiles | None, context: AdapterContext) -> bytes:
-    """The document's bytes, counted in the request's memory share. Raises CallerError; as `fetch`."""
+    """The document's bytes, counted in the request's memory share. Raises CallerError, and as `fetch`."""
     members = document if isinstance(document, Mapping) else {}
     kind = members.get("type") or next((name for name in _TYPES if name in members), None)
     if kind not in _TYPES:

@@ -79,7 +79,7 @@ class ModelOperations:
         time.sleep(_PROPAGATION_S)
 
     def configure(self, caller: Caller, config: Any) -> None:
-        """Apply the version policies of a TensorFlow Serving ModelServerConfig. Raises BadOption; as `load`."""
+        """Apply the version policies of a TensorFlow Serving ModelServerConfig. Raises BadOption, and as `load`."""
         assert self._settings.models is not None
         self._check_caller(caller)
         try:

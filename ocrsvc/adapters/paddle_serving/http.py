@@ -56,7 +56,7 @@ def to_lists(content: Content) -> tuple[list[str], list[str]]:
 
 
 def image_in(keys: Iterable[str], values: Iterable[str], share: Share) -> bytes:
-    """The image of a request. Raises NothingSent; as `decode_base64`."""
+    """The image of a request. Raises NothingSent, and as `decode_base64`."""
     members = dict(zip(keys, values, strict=False))
     if "image" not in members:
         raise NothingSent('The keys do not include "image".', _REMEDY)

@@ -34,7 +34,7 @@ def make_paddlex(context: AdapterContext) -> Blueprint:
     fetch = (lambda url: url_files.fetch(url).data) if url_files.is_on else None
 
     def parsed_request(kind: type[M]) -> tuple[bytes, M]:
-        """The file and the members of this thread's request. Raises WrongMembers; as `file_of`."""
+        """The file and the members of this thread's request. Raises WrongMembers, and as `file_of`."""
         raw, members = request.content.raw, request.content.members
         g.log_id = members.get("logId")
         # An image as the body replaces the member `file`.

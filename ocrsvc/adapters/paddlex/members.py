@@ -105,7 +105,7 @@ def parse_members(members: Mapping[str, Any], kind: type[M]) -> M:
 
 
 def file_of(members: Members, share: Share, fetch: Callable[[str], bytes] | None = None) -> bytes:
-    """The bytes in `file`, or at its URL. Raises WrongFile; as `decode_base64` and `fetch`."""
+    """The bytes in `file`, or at its URL. Raises WrongFile, and as `decode_base64` and `fetch`."""
     file = members.file
     if not is_url(file):
         data = file if isinstance(file, bytes) and is_image(file) else decode_base64(file, share)

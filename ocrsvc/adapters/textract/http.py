@@ -72,7 +72,7 @@ def make_textract(context: AdapterContext) -> Blueprint:
 
 
 def _document(document: object) -> bytes:
-    """The document's bytes. Raises NothingSent, CodedError for an object of S3; as `decode_base64`."""
+    """The document's bytes. Raises NothingSent, CodedError for an object of S3, and as `decode_base64`."""
     members = document if isinstance(document, Mapping) else {}
     text = members.get("Bytes")
     if isinstance(text, str) and text:

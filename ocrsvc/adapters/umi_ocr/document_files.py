@@ -100,7 +100,7 @@ def parse_file_request(job: Job, members: Mapping[str, Any]) -> FileRequest:
 
 
 def write_files(job: Job, files: FileRequest, context: WriteContext, output: IO[bytes]) -> None:
-    """Write the file or an archive of several, one page at a time. Raises CodedError; as `write_document`."""
+    """Write the file or an archive of several, one page at a time. Raises CodedError, and as `write_document`."""
     if len(files.kinds) == 1:
         _write_file(files.kinds[0], job, context, output, ignores_blank=files.ignores_blank)
         return
