@@ -35,7 +35,7 @@ from ocrsvc.worker.service_context import ServiceContext
 from ocrsvc.worker.watch import STDERR, Limits, Watch, end_with_arbiter, gpu_bounds, rss_bounds
 
 if TYPE_CHECKING:
-    # Imports numpy, which the arbiter must not load.
+    # Only for type checkers: this module imports numpy, which the arbiter must not load.
     from ocrsvc.pipeline.read import Reader
 
 _TURN_CHECK_S: Final = 0.1

@@ -39,7 +39,7 @@ from ocrsvc.worker.request_threads import LoadSharing
 from ocrsvc.worker.watch import STDERR, request_replacement
 
 if TYPE_CHECKING:
-    # Imported only if gRPC is served.
+    # Only for type checkers: the gRPC server is imported later, and only if gRPC is served.
     from ocrsvc.grpc_server.server import RpcServer
     from ocrsvc.worker.service_context import ServiceContext
 

@@ -31,7 +31,7 @@ from ocrsvc.worker.hung_requests import HungRequests
 from ocrsvc.worker.replacement_controller import ReplacementController
 
 if TYPE_CHECKING:
-    # Import numpy and Flask, which the arbiter must not load.
+    # Only for type checkers: these modules import Flask or numpy, which the arbiter must not load.
     from flask import Flask
 
     from ocrsvc.access.gate import AccessGate

@@ -26,7 +26,7 @@ from ocrsvc.system.memory import read_memory_bytes, read_rss_bytes
 from ocrsvc.telemetry.worker_table import NO_SUCCESSOR, Granted, Reason, State, WorkerEntry
 
 if TYPE_CHECKING:
-    # Imports numpy, which the arbiter must not load.
+    # Only for type checkers: this module imports numpy, which the arbiter must not load.
     from ocrsvc.models.loaded_models import LoadedModels
 
 # Shares of the machine's memory for all workers; the rest is for the arbiter, the page cache and other processes.
