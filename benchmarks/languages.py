@@ -4,13 +4,18 @@
     python benchmarks/languages.py auto [--pages 40] [--others 1 | --other FILE] [--shared FOLDER]
     python benchmarks/languages.py mixed [--pages 10]
     python benchmarks/languages.py confidence [--pages 40] [--shared FOLDER]
+    python benchmarks/languages.py scripts [--tessdata FOLDER]
 
 `letters` draws words and sentences of each language that the dictionary can write, and prints the shares of its own
 letters (all, where it has only a to z) that are read right. `auto` reads corpus pages with `lang=auto` and without, in
 turn, by a model whose other recognizers are copies of the built-in one, which cost what real ones do and may change
 nothing, or by one with another recognizer (--other). `mixed` draws pages of English and two scripts of stand-ins
 (tests/stand_in_scripts.py). `confidence` tells how sure the built-in recognizer is of corpus pages, and of pages in
-languages whose letters it does not have. Needs Liberation Sans, DejaVu Sans and Noto Sans CJK (Debian: fonts-liberation
+languages whose letters it does not have. `scripts` draws three pages of 20 lines in Korean, Arabic, Thai, Hindi and
+Russian (bench/scripts.toml), the same pages degraded, with every other line in English, and with a Latin word in each
+line, and prints the character error rates of Tesseract's models and of the built-in one. It needs the extra tesseract
+and, from Debian, tesseract-ocr-kor, -ara, -tha, -hin, -rus, fonts-noto-core, fonts-noto-cjk and fonts-thai-tlwg; the
+others need Liberation Sans, DejaVu Sans and Noto Sans CJK (Debian: fonts-liberation
 fonts-dejavu-core fonts-noto-cjk). All in this process, one thread; processor seconds.
 """
 
@@ -21,6 +26,7 @@ import random
 import sys
 import tempfile
 import time
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher
@@ -35,18 +41,27 @@ import onnx
 from bench.corpus import ALL, TUNING, Corpus
 from bench.machine import print_machine
 from bench.results import write_result
+from bench.script_pages import KINDS, draw_script_page
 from bench.sentences import SENTENCES
 from bench.service import ROOT
 from PIL import Image as Picture
 from PIL import ImageDraw, ImageFont
+from rapidfuzz.distance import Levenshtein
 
-from ocrsvc.engines.model.version import DETECTION, RECOGNITION, ModelVersion, built_in_model
+from ocrsvc.engines.contract import Handle
+from ocrsvc.engines.model.version import DETECTION, RECOGNITION, ModelVersion, built_in_model, find_version
+from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.engines.ppocr.engine import PageHandle, PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.recognizer import SURE
 from ocrsvc.engines.ppocr.runtime.model_parts import read_dictionary, read_parts
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.models.importers.dictionaries import languages_of, letters_of_languages
+from ocrsvc.models.importers.find_model import find_model
+from ocrsvc.models.importers.source_files import Wanted
+from ocrsvc.models.importers.write_version import write_version
 from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from models_support import make_version
@@ -58,6 +73,8 @@ DEJAVU = FONTS / "truetype/dejavu/DejaVuSans.ttf"
 CHINESE = FONTS / "opentype/noto/NotoSansCJK-Regular.ttc"
 FOREIGN = {"ko": CHINESE} | dict.fromkeys(("ru", "uk", "el"), LIBERATION) | dict.fromkeys(("he", "ar", "hy"), DEJAVU)
 SIZES_PX = (22, 30)
+TESSERACT = {"ko": "kor", "ar": "ara", "th": "tha", "hi": "hin", "ru": "rus"}
+SCRIPT_PAGES = 3
 ENGLISH = (
     "quick",
     "brown",
@@ -79,13 +96,16 @@ def main() -> None:
     """Measure what was asked for."""
     args = _arguments()
     print_machine()
-    figures = {"letters": _letters, "auto": _auto, "mixed": _mixed, "confidence": _confidence}[args.what](args)
+    figures = {"letters": _letters, "auto": _auto, "mixed": _mixed, "confidence": _confidence, "scripts": _scripts}[
+        args.what
+    ](args)
     write_result(f"languages_{args.what}", figures)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["letters", "auto", "mixed", "confidence"])
+    parser.add_argument("what", choices=["letters", "auto", "mixed", "confidence", "scripts"])
+    parser.add_argument("--tessdata", type=Path, default=Path("/usr/share/tesseract-ocr/5/tessdata"))
     parser.add_argument("--pages", type=int, default=40)
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
     parser.add_argument("--others", type=int, default=1, help="recognizers besides the first one")
@@ -101,7 +121,7 @@ def _opened(model: ModelVersion) -> Iterator[PageHandle]:
     engine.close()
 
 
-def _read(handle: PageHandle, pixels: Pixels, **options: Any) -> Page:
+def _read(handle: Handle, pixels: Pixels, **options: Any) -> Page:
     (page,) = handle.read([ReadTask(Image(pixels, "png"), ReadOptions(**options))])
     assert isinstance(page, Page), page
     return page
@@ -250,6 +270,42 @@ def _confidence(args: argparse.Namespace) -> dict[str, Any]:
             figures[language] = sum(one >= SURE for one in found) / (len(SIZES_PX) * len(lines))
             print(f"{language}: of {len(SIZES_PX) * len(lines)} lines {figures[language]:.3f}", flush=True)
     return figures
+
+
+def _scripts(args: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(models=Path(folder))
+        for lang, name in TESSERACT.items():
+            write_version(find_model(Wanted([args.tessdata / f"{name}.traineddata"])), Path(folder), lang)
+            for model in (built_in_model(), find_version(Path(folder), lang, 1)):
+                engine = open_engine_in_process(settings, ThreadPlan(1, 1, 1), model)
+                handle = engine.open_handle()
+                for kind in KINDS if model.name == lang else KINDS[:1]:
+                    figures[f"{model.name} {lang} {kind}"] = rate, cpu_s = _error_rate(handle, lang, kind)
+                    print(f"{lang} {kind} by {model.name}: {rate:.2%} wrong, {cpu_s:.2f} CPU s a page", flush=True)
+                handle.close()
+                engine.close()
+    return figures
+
+
+def _error_rate(handle: Handle, lang: str, kind: str) -> tuple[float, float]:
+    """The character error rate on a language's pages, without differences in white space, and CPU seconds per page."""
+    wrong = count = 0
+    began_s = time.process_time()
+    drawing_s = 0.0
+    for number in range(SCRIPT_PAGES):
+        drawn_s = time.process_time()
+        pixels, lines = draw_script_page(lang, kind, number)
+        drawing_s += time.process_time() - drawn_s
+        texts = [_normal("\n".join(lines)), _normal(_read(handle, pixels, lang=lang).text)]
+        wrong += Levenshtein.distance(*texts)
+        count += len(texts[0])
+    return wrong / count, (time.process_time() - began_s - drawing_s) / SCRIPT_PAGES
+
+
+def _normal(text: str) -> str:
+    return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
 def _pieces(words: Sequence[str], source: random.Random) -> list[str]:
