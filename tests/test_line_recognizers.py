@@ -1,0 +1,167 @@
+"""A line recognizer of a package becomes an engine; Latin words that it cannot know are read by another."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from ppocr_support import frame_of, load, read, rectangle
+from support import data_of
+
+from ocrsvc import plugins
+from ocrsvc.engines.latin_words import LatinWords
+from ocrsvc.engines.line_recognizer import LineText, Path, RecognizerInfo, crop_of_height, path_at
+from ocrsvc.engines.open_engine import open_engine_in_process, runs_isolated
+from ocrsvc.imaging.text_contour import Outline, extent
+from ocrsvc.plugins import EntryError, RecognizerEntry
+from ocrsvc.results import Check, Pixels, no_check
+from ocrsvc.settings.settings import Settings
+from ocrsvc.system.thread_plan import ThreadPlan
+
+CASES = data_of("line_recognizers")
+HEIGHT_PX = 40
+
+
+class SizeReader:
+    """Reads the word "line" and the crop's size, with overlapping boxes for the characters, in logical order."""
+
+    def crop_size(self, along: float, across: float) -> tuple[int, int]:
+        return crop_of_height(along, across, HEIGHT_PX)
+
+    def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
+        check()
+        texts = [f"line {crop.shape[0]}" for crop in crops]
+        middles = [np.linspace(0.1, 0.9, len(text)).tolist() for text in texts]
+        paths = [
+            path_at(list(text), places, [0.9] * len(text), crop.shape[1])
+            for text, places, crop in zip(texts, middles, crops, strict=True)
+        ]
+        return [LineText(text, 0.9, path, order="logical") for text, path in zip(texts, paths, strict=True)]
+
+    def close(self) -> None:
+        pass
+
+
+class SizeRecognizer:
+    """A LineRecognizer that needs no model."""
+
+    info = RecognizerInfo("sizes", "1", "nothing", ("en",))
+
+    def open_reader(self) -> SizeReader:
+        return SizeReader()
+
+
+def open_sizes(_settings: Settings, _model: object) -> SizeRecognizer:
+    return SizeRecognizer()
+
+
+SIZES = RecognizerEntry("sizes", f"{__name__}:open_sizes", languages=("en",), is_interruptible=False)
+TAKEN = RecognizerEntry("fake", f"{__name__}:open_sizes")
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Install a package whose line recognizer is an attribute of this module."""
+
+    def installed(attribute: str) -> None:
+        point = EntryPoint(attribute.lower(), f"{__name__}:{attribute}", "ocrsvc.recognizers")
+        monkeypatch.setattr(plugins, "entry_points", lambda group: (point,) if group == point.group else ())
+        plugins.recognizers.cache_clear()
+        plugins.engines.cache_clear()
+
+    yield installed
+    monkeypatch.undo()
+    plugins.recognizers.cache_clear()
+    plugins.engines.cache_clear()
+
+
+def test_a_line_recognizer_of_a_package_is_an_engine_with_words(install: Callable[[str], None]) -> None:
+    install("SIZES")
+    settings = Settings(engine="sizes")
+    assert (plugins.engines()["sizes"].languages, runs_isolated(settings, "sizes")) == (("en",), True)
+    engine = open_engine_in_process(settings, ThreadPlan(1, 1, 1))
+    assert (engine.describe().name, engine.describe().version) == ("sizes", "1")
+    handle = engine.open_handle()
+    page = read(handle, load("notice.png"), words=True)
+    handle.close()
+    engine.close()
+    assert [line.text for line in page.lines] == [f"line {HEIGHT_PX}"] * 4
+    for line in page.lines:
+        assert [word.text for word in line.words or ()] == ["line", str(HEIGHT_PX)]
+
+
+def test_a_line_recognizer_may_not_take_the_name_of_an_engine(install: Callable[[str], None]) -> None:
+    install("TAKEN")
+    with pytest.raises(EntryError, match="adds the line recognizer fake, which has the name of an engine"):
+        plugins.engines()
+
+
+@pytest.mark.parametrize(
+    "middles", [[0.1, 0.5, 0.9], [0.5, 0.5, 0.5], [0.9, 0.1, 0.2], [1.0, 1.0, 1.0], [-1.0, 2.0, 0.0]]
+)
+def test_characters_keep_their_order_on_the_page_and_a_place_of_their_own(middles: list[float]) -> None:
+    path = path_at("abc", middles, [1.0, 0.5, 0.0], 60)
+    assert path is not None
+    places = path.first[np.argsort(middles, kind="stable")].tolist()
+    assert all(after - before >= 2 for before, after in pairwise(places))
+    assert (min(places) >= 0, max(places) < 60, path.confidence) == (True, True, 0.5)
+
+
+def test_a_crop_that_is_too_narrow_for_its_characters_has_no_places() -> None:
+    assert path_at("abcdef", [0.5] * 6, [1.0] * 6, 11) is None
+
+
+@pytest.mark.parametrize(
+    ("along", "across", "size"), [(200, 20, (400, 40)), (1, 50, (20, 40)), (10_000, 1, (2560, 40)), (0, 0, (20, 40))]
+)
+def test_crops_keep_the_proportions_of_lines_within_limits(along: float, across: float, size: tuple[int, int]) -> None:
+    assert crop_of_height(along, across, HEIGHT_PX) == size
+
+
+def written(text: str, sure: Sequence[bool], *, from_right: bool = False) -> LineText:
+    """A line whose characters stand at equal distances; those of words that are not sure have confidence 0.5."""
+    words, count = text.split(" "), len(text)
+    values = [0.95 if is_sure else 0.5 for word, is_sure in zip(words, sure, strict=True) for _ in f"{word} "][:count]
+    middles = (np.arange(count) + 0.5) / count
+    path = path_at(list(text), (1 - middles if from_right else middles).tolist(), values, 20 * count)
+    return LineText(text, float(np.mean(values)), path, direction="rtl" if from_right else "ltr", order="logical")
+
+
+@dataclass
+class PageDouble:
+    """Reads the given lines one after the other, and remembers where."""
+
+    texts: list[LineText]
+    asked: list[Outline] = field(default_factory=list)
+    in_batches: bool = False
+
+    def find(self) -> list[Outline]:
+        return []
+
+    def read(self, outlines: Sequence[Outline]) -> list[LineText]:
+        self.asked += outlines
+        return [self.texts.pop(0) if self.texts else LineText("", 0.0) for _ in outlines]
+
+
+def visual(text: str, confidence: float) -> LineText:
+    steps = np.arange(len(text))
+    return LineText(
+        text, confidence, Path(list(text), steps, steps, len(text), confidence, np.full(len(text), confidence))
+    )
+
+
+@pytest.mark.parametrize("case", CASES["latin words"], ids=lambda case: str(case["says"]))
+def test_doubtful_words_are_replaced_if_they_are_latin(case: Any) -> None:
+    line = written(case["line"], case["sure"], from_right=case.get("from_right", False))
+    latin = PageDouble([visual(text, sure) for text, sure in case["latin"]])
+    outline = rectangle(0, 0, 12 * len(line.text), 24)
+    [found] = LatinWords(PageDouble([line]), latin).read([outline])
+    assert found.text == case["expected"]
+    assert found.path is not None
+    assert "".join(found.path.characters) == found.text
+    read_px = [tuple(round(float(side)) for side in frame_of(part.tolist())[[0, 2]]) for part in latin.asked]
+    assert read_px == [tuple(sides) for sides in case["read"]]
+    assert sum(extent(part)[0] for part in latin.asked) <= extent(outline)[0]
