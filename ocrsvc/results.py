@@ -335,10 +335,10 @@ class Page:
     """The result of one page: lines and regions in reading order, tables and bar codes from top to bottom.
 
     All boxes are in the image as displayed, of size `width` x `height`; `angle` is the clockwise rotation (0, 90, 180
-    or 270) that made the text upright; `number` counts pages from 1. If regions were requested, every line is in one.
+    or 270) that made the text upright; `number` counts pages from 1. With regions, every line is in a region.
     `masked` is None without masking; `times` are set if an engine read the page for this request. `markdown` is the
     page as a remote model wrote it, with tables as HTML and formulas as LaTeX; the boxes of its lines only show their
-    order. It is None for other engines. `fallback` is set if another engine read the page than the service's.
+    order. It is None for other engines. `fallback` is set if an engine other than the service's read the page.
     """
 
     width: int

@@ -162,7 +162,7 @@ class WorkQueue(Generic[J]):
             self._changed.notify()
 
     def discard(self, job: J) -> None:
-        """Cancel a job; if no thread has taken it yet, remove it from the queue and free its slot."""
+        """Cancel a job; if no thread has taken it yet, remove it from the queue and free its place."""
         with self._changed:
             waiting = self._jobs[job.context.priority]
             if job in waiting:
