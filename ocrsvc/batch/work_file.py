@@ -159,7 +159,7 @@ class Deaths(NamedTuple):
 class BegunPages:
     """A shard's file with the pages being read, in the destination; `deaths` counts process deaths by page.
 
-    In an object store, the file is written at most every few seconds, but always before pages that may crash.
+    In an object store, the file is written only every few seconds, but always before pages that may kill a process.
     Not thread-safe. Methods raise OSError.
     """
 

@@ -113,7 +113,7 @@ class Number(click.ParamType[Any]):
         self._accepted = accepted or f"a whole number from {low} to {high}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert the value to a number, unless it is the word. Raises BadParameter."""
+        """Convert the value to a number, unless it is `word`. Raises BadParameter."""
         if self._word and value == self._word:
             return value
         with suppress(ValueError):

@@ -155,7 +155,7 @@ def _written(name: str, result: DocumentResult, call: DocumentCall) -> bytes:
 def respond_by_page(call: DocumentCall) -> Response:
     """Stream a JSON line per page as soon as it is read, between a first and a last line.
 
-    Raises errors from before the first page, the error of the only page, and the first page's DeadlineExceeded.
+    Raises errors from before the first page, and that page's error if it is the only page or DeadlineExceeded.
     """
     options = call.parameters.read_options(call.parameters.mode)
     pages = call.reader.read_files_by_page([call.file], options, call.left_s, call.context)

@@ -42,7 +42,7 @@ LOGGER: Final = logging.getLogger("ocrsvc.models")
 MAX_REASON: Final = 1000  # length limit of a reason, in characters, as it may contain long file names
 _PROGRAMS: Final = ("onnxruntime", "onnxruntime-gpu", "openvino", "numpy", "opencv-python-headless", "rapidocr")
 RETRY_S: Final = 60.0  # time until a version is proved again, after a fault of the machine prevented a verdict
-Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]  # as Prover.prove does
+Prove = Callable[[ModelVersion, ModelVersion | None], Judgement]  # the signature of Prover.prove
 MAX_CRASHES: Final = 3  # crashed loads until a refusal; fewer may have other causes, such as the OOM killer
 LOADS_FOLDER: Final = "loading"
 # Outcomes of a proof that give no verdict, because they say nothing about the version.
@@ -183,7 +183,7 @@ class CrashGuard:
         if len(crashed) >= MAX_CRASHES:
             reason = f"{len(crashed)} workers ended while they loaded it."
             self._verdicts.keep(version, Judgement("crash", reason), self._verdicts.cache_key_of(version))
-            # Remove the marks, so that the count starts at 0 if an operator removes the verdict.
+            # Remove the mark files, so that the count starts at 0 if an operator removes the verdict.
             _remove(crashed)
             raise EngineUnavailable(f"The model {version} is refused: {reason}", "See `ocrsvc models list`.")
         with contextlib.ExitStack() as stack:
