@@ -1,4 +1,4 @@
-"""Requests and jobs with API keys over HTTP: where a key is read, how it is refused, what counts, who sees a job."""
+"""API keys over HTTP: where a key is read, how it is refused, which pages count, and which jobs it sees."""
 
 import base64
 import io
@@ -85,7 +85,7 @@ def test_formats_without_a_key_field_read_only_the_headers(client: FlaskClient, 
     assert (response.status_code, "Authorization: Bearer" in response.text) == (401, True)
 
 
-def test_ocr_space_has_its_key_in_a_header_or_in_the_form(client: FlaskClient, keys: Keys) -> None:
+def test_ocr_space_reads_its_key_from_a_header_or_the_form(client: FlaskClient, keys: Keys) -> None:
     secret, other, path = keys.secrets["reader"], keys.secrets["operator"], "/parse/image"
     image = {"base64Image": f"data:image/png;base64,{B64}"}
     form = {"file": (io.BytesIO(PAGE), "a.png"), "apikey": secret}
@@ -430,7 +430,7 @@ def test_jobs_belong_to_their_key_and_count_for_it(place: Place) -> None:
     assert [ask("clara", *asked).status_code for asked in (("POST",), ("GET", f"/{ids[0]}"))] == [403, 403]
 
 
-def test_a_callback_of_a_key_needs_no_secret_of_its_own(place: Place) -> None:
+def test_a_callback_of_a_key_needs_no_secret(place: Place) -> None:
     form = {"file": (io.BytesIO(pdf(GRAY)), "a.pdf"), "callback": "https://told.example/x"}
     answer = place.client.post("/v1/jobs", data=form, headers=bearer(place.keys.secrets["anna"]))
     assert (answer.status_code, json_of(answer)["callback"]["state"]) == (202, "waiting")

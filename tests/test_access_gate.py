@@ -1,4 +1,4 @@
-"""The gate: who is admitted with which key, and what is counted."""
+"""The access gate: admission by API key, and the counting of pages."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -38,7 +38,7 @@ class Case:
     def reserve(
         self, worker: str, limits: KeyLimits, need: Need, held: Hold = NOTHING, spare: int = 1, day: str = DAY
     ) -> Hold:
-        """What the worker holds then."""
+        """The reservations of the worker afterwards."""
         self.store.reserve("acme", worker, limits, held, need, spare, day)
         return Hold(held.requests + need.requests, held.pages + need.pages)
 
@@ -321,7 +321,7 @@ def test_unusable_key_file_stops_the_start(tmp_path: Path, monkeypatch: pytest.M
     for name, said in (("notes", "names the file .*notes"), ("nowhere/x", "nowhere"), ("other", "not a key file")):
         with pytest.raises(SettingsError, match=said):
             check_store(f"sqlite:{tmp_path}/{name}")
-    # As for others than root, who runs the tests of CI.
+    # Root, as in CI, may access every file.
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(SettingsError, match="this user may not read and write it"):
         check_store(f"sqlite:{tmp_path}/keys.db")

@@ -63,7 +63,7 @@ class Untouched(io.RawIOBase):
 
 
 @pytest.mark.parametrize(("path", "member"), [("/v1/ocr", "status"), ("/api/tr-run/", "code"), ("/api/trocr", None)])
-def test_a_caller_over_its_limit_gets_429_and_retry_after_everywhere(path: str, member: str | None) -> None:
+def test_a_caller_over_its_limit_gets_429_and_retry_after_from_every_adapter(path: str, member: str | None) -> None:
     with gated_app(caller_requests=1) as (app, engine, _), under_way(app, engine, **from_address("10.0.0.1")):
         refused = post(app, path=path, **from_address("10.0.0.1"))
         assert (refused.status_code, int(refused.headers["Retry-After"]) >= 1) == (429, True)
@@ -71,7 +71,7 @@ def test_a_caller_over_its_limit_gets_429_and_retry_after_everywhere(path: str, 
             assert json_of(refused)[member] == 429
 
 
-def test_each_caller_has_its_own_limit_and_answers_free_it() -> None:
+def test_each_caller_has_a_limit_that_responses_free() -> None:
     with gated_app(caller_requests=1) as (app, engine, _):
         with under_way(app, engine, **from_address("10.0.0.1")):
             assert post(app, b"junk", **from_address("10.0.0.2")).status_code == 415

@@ -3,15 +3,14 @@
 import base64
 import textwrap
 from contextlib import suppress
-from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import SHARED, data_of, malformed_files
+from support import data_of
 
-from ocrsvc.errors import BadBase64, NothingSent, OcrsvcError
+from ocrsvc.errors import BadBase64, NothingSent
 from ocrsvc.http.base64text import decode_base64
 
 # All letters of the alphabet, "+" and "/" often, in 3n+1 bytes, so that the text ends in "==".
@@ -77,18 +76,3 @@ def test_errors_name_the_fault(text: str, complaint: str) -> None:
 def test_any_text_is_decoded_or_raises_a_documented_error(text: str) -> None:
     with suppress(NothingSent, BadBase64):
         assert decode_base64(text)
-
-
-FILES = malformed_files(lambda kind: kind == "base64")
-
-
-@pytest.mark.skipif(not FILES, reason=f"the malformed inputs are not at {SHARED}; set OCRSVC_SHARED")
-@pytest.mark.parametrize(("file", "expect"), FILES)
-def test_malformed_corpus_files_end_as_their_manifest_allows(file: Path, expect: list[int]) -> None:
-    status = 200
-    try:
-        data = decode_base64(file.read_bytes())
-        status = 200 if data.startswith(b"\x89PNG") else 415
-    except OcrsvcError as error:
-        status = error.status
-    assert status in expect

@@ -123,7 +123,7 @@ def known_pages(out: Path) -> int:
 
 
 def wait_for_growth(out: Path, by_pages: int) -> None:
-    """Return once so many more pages are known."""
+    """Wait until the run knows this number of further pages."""
     before = known_pages(out)
     wait_until(lambda: known_pages(out) >= before + by_pages, "more pages", SOON_S)
 

@@ -56,7 +56,7 @@ def store(proxy: FaultyS3, request: pytest.FixtureRequest) -> ObjectDestination:
 
 
 def open_s3(proxy: FaultyS3, root: str, retry_s: float = 300.0, timeout_s: float = 0.5) -> ObjectDestination:
-    """A store whose clients give up a request after so many seconds."""
+    """A store with this time limit for a request."""
     import s3fs
 
     values = environment(proxy.url)

@@ -154,26 +154,18 @@ def test_a_file_with_unusable_responses_fails_alone(images: Path, wrong: bytes |
     assert failures(images) == {"neither.png": code}
 
 
-@pytest.fixture(scope="module")
-def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """A service that wants a key, which comes with it, and takes bodies of 100,000 bytes."""
-    address = f"sqlite:{tmp_path_factory.mktemp('keys') / 'keys.db'}"
-    with closing(open_store(address)) as store:
-        key = add_key(store, KeyEntry("batch", frozenset({"read"})))
-    env = {"OCRSVC_WORKERS": "1", "OCRSVC_KEYS": address, "OCRSVC_MAX_BODY_BYTES": "100000"}
-    with run_server(env) as server:
-        yield server.url, key
-
-
 def test_a_refused_key_stops_the_run_and_a_valid_one_resumes_it(
-    strict: tuple[str, str], images: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, key = strict
+    address = f"sqlite:{tmp_path / 'keys.db'}"
+    with closing(open_store(address)) as store:
+        (tmp_path / "key").write_text(add_key(store, KeyEntry("batch", frozenset({"read"}))))
     (images / "large.bmp").write_bytes(bytes(300_000))
     monkeypatch.setenv("OCRSVC_API_KEY", "wrong")
-    assert batch(images, url) == 77
-    (images.parent / "key").write_text(key)
-    assert batch(images, url, "--key-file", str(images.parent / "key")) == 1
+    env = {"OCRSVC_WORKERS": "1", "OCRSVC_KEYS": address, "OCRSVC_MAX_BODY_BYTES": "100000"}
+    with run_server(env) as server:
+        assert batch(images, server.url) == 77
+        assert batch(images, server.url, "--key-file", str(tmp_path / "key")) == 1
     assert failures(images) == NEITHER | {"large.bmp": "body_too_large"}
     assert b"limit of 100000 bytes" in output(images)
 

@@ -108,7 +108,7 @@ def test_serve_has_options_for_the_address(
 
 
 @pytest.mark.parametrize(("args", "said"), data_of("serve_refused"))
-def test_serve_refuses_what_is_no_option(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_refuses_unknown_options(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", *args]) == 2
     assert said in capsys.readouterr().err
     assert (run(["serve", "-h"]), capsys.readouterr().out[:20]) == (0, "Usage: ocrsvc serve ")

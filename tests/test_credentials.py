@@ -69,5 +69,5 @@ def test_file_without_a_key_is_refused_and_not_echoed(tmp_path: Path, content: b
         read_key(tmp_path / "nowhere")
 
 
-def test_the_key_of_a_client_is_no_setting_of_the_service() -> None:
+def test_the_clients_key_is_not_a_setting_of_the_service() -> None:
     assert read_settings({"OCRSVC_API_KEY": SECRET}) == read_settings({})

@@ -11,7 +11,7 @@ from support import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "deploy" / "README.md", *sorted(DOCS.rglob("*.md"))]
-# Those that name files of ocrsvc/; the others are written for people who never see them.
+# Pages that mention files of ocrsvc/.
 CODE_PAGES = [DOCS / "architecture.md", DOCS / "extending.md", *sorted((DOCS / "design").glob("*.md"))]
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")

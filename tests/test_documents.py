@@ -51,7 +51,7 @@ def numbers(answer: Any) -> list[int]:
         (pdf(GRAY, GRAY, GRAY), [200, 200, 200]),
         (tiff([40, 50, 60]), [40, 50, 60]),
         (tiff([40, 50, 60], big_tiff=True), [40, 50, 60]),
-        # Smaller copies and masks are no pages.
+        # Smaller copies and masks do not count as pages.
         (tiff([40, 10, 50, 20], [0, 1, 2, 4]), [40, 50]),
         (png(), [64]),
     ],
@@ -107,12 +107,6 @@ def test_too_many_pages_are_refused_with_limit_and_remedy(client: FlaskClient) -
     assert (problem["status"], problem["code"]) == (413, "too_many_pages")
     assert "OCRSVC_MAX_PAGES" in problem["detail"]
     assert [part for part in ("/v1/jobs", "at most 4 pages") if part not in problem["remedy"]] == []
-
-
-def test_a_failed_page_does_not_affect_the_others(client: FlaskClient) -> None:
-    answer = json_of(post(client, pdf(GRAY, BLACK, GRAY)))
-    assert ["error" in page for page in answer["pages"]] == [False, True, False]
-    assert answer["pages"][1]["page"] == 2
 
 
 def test_pages_of_several_files_are_numbered_through_and_name_their_file(client: FlaskClient) -> None:

@@ -78,7 +78,7 @@ def test_one_bad_job_does_not_fail_its_batch(bad: str, message: str) -> None:
         assert read.batches == [["first"], ["a", bad, "b"], ["a"], [bad], ["b"]]
 
 
-def test_a_failing_is_gone_ends_the_job_but_not_the_thread() -> None:
+def test_an_error_of_is_gone_ends_the_job_but_not_the_thread() -> None:
     def is_gone() -> bool:
         raise OSError(errno.EIO, "Input/output error")
 

@@ -53,7 +53,7 @@ CLIENT_SETTINGS = Settings(usual_ports=tuple(GOLDEN))
 
 
 @pytest.mark.parametrize(("adapter", "title"), [(name, title) for name in GOLDEN for title in CASES[name]])
-def test_a_recorded_exchange_is_answered_as_it_was(client: FlaskClient, adapter: str, title: str) -> None:
+def test_a_recorded_request_gets_the_recorded_response(client: FlaskClient, adapter: str, title: str) -> None:
     name, path = GOLDEN[adapter]
     golden, case = read_golden(name), CASES[adapter][title]
     expected = golden[case.get("like", title)]

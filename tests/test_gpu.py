@@ -72,7 +72,7 @@ def test_gpu_buffers_and_host_memory_give_the_same_results() -> None:
     tensor = np.random.default_rng(1).uniform(-1, 1, (2, 3, 48, 320)).astype(np.float32)
     through_memory = session.run(tensor, OUTPUTS)
     with cupy.cuda.Stream(non_blocking=True):
-        # Made on the GPU by the caller's stream, which nobody waits for but the session's.
+        # Made on the GPU by the caller's stream; only the session's stream waits for it.
         on_gpu = session.run(cupy.asarray(tensor) * 2 / 2, OUTPUTS)
     assert [cupy.asnumpy(array).tolist() for array in on_gpu[:1]] == [through_memory[0].tolist()]
     assert np.allclose(cupy.asnumpy(on_gpu[1]), through_memory[1], atol=1e-3)

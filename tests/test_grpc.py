@@ -404,7 +404,7 @@ UNSHARED = [("grpc.use_local_subchannel_pool", 1)]
 
 
 @pytest.mark.parametrize("turn", ["answered", "check_time_limits"])
-def test_failed_turn_is_isolated(turn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_error_is_isolated(turn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     real, faults = getattr(Calls, turn), list[Exception]()
 
     def fail_once(calls: Calls, *given: Any) -> None:

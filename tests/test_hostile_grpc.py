@@ -26,7 +26,7 @@ SIZE_BYTES = 8 << 20
 MAX_GROWTH_BYTES = 200 << 20
 LEFT_GROWTH_BYTES = 64 << 20
 CALM, TOO_LARGE = 11, 6
-# A busy machine is no hostile client: where nothing else runs, 1 s is enough by far.
+# On an idle machine 1 s is enough by far.
 HEALTHY_S = 10.0
 PATIENCE_S = 60.0
 

@@ -39,8 +39,8 @@ RATED_S: Final = 1.0
 REDIS_PORT: Final = 6379
 _ANSWER_S: Final = 20.0
 _END_S: Final = 60.0
-# What a host that dies had counted, and not told the store yet.
-_TOLD_S: Final = 1.5
+# Pages counted in this time before a host dies may be missing in the store.
+_SETTLED_S: Final = 1.5
 # A refusal may last for a quarter of a second while another worker holds the last of a limit.
 _REFUSED_S: Final = 1.0
 
@@ -72,7 +72,7 @@ def running_redis(network: Network, folder: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """With a key of so many pages a day, and one of so many requests a second."""
+    """Hosts and two keys: one with a daily quota of pages, one with a rate limit."""
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed: apt-get install redis-server")
     with ExitStack() as stack:
@@ -181,7 +181,6 @@ def test_key_limits_hold_over_hosts_when_one_dies_and_one_loses_redis(place: Pla
         dying.wait_until_ready()
         wait_until(lambda: is_ready(place, parted) and is_ready(place, dying), "all hosts are back")
         use_up(asking, place.hosts)
-    untold = sum(when > killed_s - _TOLD_S for when in asking.answered_s[dying.node.name] if when < killed_s)
-    # What the dying host had counted, and could not send.
-    assert PAGES - 1 <= asking.answered <= PAGES + untold, asking.outcomes
+    unsettled = sum(when > killed_s - _SETTLED_S for when in asking.answered_s[dying.node.name] if when < killed_s)
+    assert PAGES - 1 <= asking.answered <= PAGES + unsettled, asking.outcomes
     assert all(asking.refusals(host, 429) for host in place.hosts)
