@@ -127,7 +127,7 @@ class PartWriter:
 
 
 def read_kept(destination: Destination, part: int) -> Iterator[tuple[int, bytes, PageFacts]]:
-    """Yield number, JSON record and facts of all pages of a part with failed pages. Raises OSError and DamagedRun."""
+    """Yield plan number, JSON record and facts of all pages of a part with failures. Raises OSError and DamagedRun."""
     try:
         with closing(destination.open(_kept_name(part))) as file, gzip.GzipFile(fileobj=file) as lines:
             while head := lines.readline():

@@ -240,7 +240,7 @@ class Run:
                 self._begin([group.only(unread)], is_to_be_read=True)
 
     def _copy_group(self, group: PageGroup, first: int) -> tuple[list[int], list[int]]:
-        """Copy the results that exist; returns the pages to copy later, and those that must be read."""
+        """Copy the results of an equal file, if they exist; returns the pages to copy later, and the pages to read."""
         source, _ = self._plan.page(first)
         later, unread = [], []
         for number, index in zip(group.pages, group.indexes, strict=True):

@@ -178,7 +178,7 @@ class Job:
             index.write(_ENTRY.pack(entry))
 
     def reported(self) -> int:
-        """The number of pages already returned to callers that request only new ones, by any worker."""
+        """The number of pages that any worker has returned to callers that request only new pages."""
         rows = self.database.rows("SELECT reported FROM job WHERE id = ?", self.id)
         return rows[0][0] if rows else 0
 

@@ -210,7 +210,7 @@ class ModelControl:
         self.rescan()
 
     def _checked(self, name: str, number: int | None) -> str:
-        """The key of a model or a version in the state. Raises UnknownModel if it is not on disk."""
+        """The name of a model or version in the state file. Raises UnknownModel if it is not on disk."""
         scan = self.rescan().scan
         if number is None and scan.numbers(name):
             return name

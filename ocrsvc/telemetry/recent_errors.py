@@ -69,7 +69,7 @@ class ErrorRecorder:
         self._lock = threading.Lock()
 
     def note(self, fault: Fault, status: int, code: str, *, adapter: str, route: str, request_id: str) -> None:
-        """Record a failure, which overwrites the oldest of the same fault."""
+        """Record a failure, which overwrites the oldest one of the same kind of fault."""
         number = _FAULTS.index(fault)
         texts = {"id": request_id, "code": code, "route": route, "adapter": adapter}
         with self._lock:

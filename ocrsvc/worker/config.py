@@ -142,7 +142,7 @@ def _listening(variable: str, address: str) -> Iterator[None]:
             free = _free_port_after(host, int(port))
             remedy = f"set {variable}={host}:{free}" if free else "choose another one"
             raise SettingsError(f"Port {port} is in use: {remedy}.") from error
-        # `create_server` adds text to errors; the original is the context. Name resolution errors have negative codes.
+        # `create_server` adds text to errors; `__context__` is the original. Name resolution errors have codes below 0.
         cause = error.__context__ or error
         reason = os.strerror(code) if code > 0 else getattr(cause, "strerror", None) or str(cause).rstrip(".")
         remedy = _REMEDIES.get(code if port.isdecimal() else 0, "Choose a free address.")

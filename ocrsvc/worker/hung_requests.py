@@ -32,7 +32,7 @@ class HungRequests:
 
     def __init__(self, table: InFlightTable, denylist: CrashDenylist, log: logging.Logger) -> None:
         self._table, self._denylist, self._log = table, denylist, log
-        # For workers that were sent an ending signal, by process id: the cause to put into gunicorn's log line.
+        # By process id of workers that were sent a killing signal: the cause, for gunicorn's log line.
         self._signalled: dict[object, str] = {}
 
     def note_signal(self, pid: int, worker: int, sig: int, timeout_s: float) -> None:
