@@ -62,8 +62,12 @@ def test_layout_parsing_answers_tables_as_html() -> None:
 
 def test_text_files_count_as_held_in_memory() -> None:
     with running_app(Settings(request_memory_bytes=4 << 20, max_body_bytes=2 << 20)) as app:
-        for size, status in ((1 << 19, 200), (1 << 20, 413)):
+        for size, status in ((1 << 18, 200), (1 << 19, 413)):
             assert app.test_client().put("/process", data=b"a" * size).status_code == status
+
+
+def test_a_long_text_is_refused_rather_than_left_unmasked(client: FlaskClient) -> None:
+    assert client.put("/process?mask=id", data=b"a" * ((1 << 20) + 1)).status_code == 413
 
 
 def test_put_counts_in_the_limits_of_a_key(tmp_path: Path) -> None:

@@ -79,6 +79,10 @@ class Reader(EngineLifecycle):
         with self._request(options, limit_s, context, lease) as request:
             return self._finish(self._begin(request, data))
 
+    def masked_text(self, text: str, context: RequestContext) -> str:
+        """A client's text that needs no engine, masked as its request wants. Raises as `AnswerMasking.masked_text`."""
+        return self._masking.masked_text(text, context.mask)
+
     @contextmanager
     def one_version(self, options: ReadOptions, limit_s: float, context: RequestContext) -> Iterator[Lease]:
         """Lease one model version for all pages of a document inside the block. Raises as WorkerModels.lease."""
@@ -102,7 +106,7 @@ class Reader(EngineLifecycle):
         if isinstance(data, OcrsvcError):
             raise data
         request.check()
-        self._masking.check(request)
+        self._masking.check(request.mask)
         request.context.pages.take()
         page = data if isinstance(data, DocumentPage) else DocumentPage(Document(data, self._limits), 1)
         cache, context = self._result_cache, request.context

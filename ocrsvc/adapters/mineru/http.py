@@ -36,7 +36,7 @@ def _language(values: list[object]) -> str:
     """The language of all files; AUTO if several are named, because the service reads a page in one language."""
     if len(values) > _MAX_VALUES:
         raise ValueError(f"there are more than {_MAX_VALUES} values")
-    tags = {parse_language(as_text(value).strip()) for value in values}
+    tags = {parse_language(text) for value in values if (text := as_text(value).strip())}
     return tags.pop() if len(tags) == 1 else AUTO
 
 
@@ -84,7 +84,9 @@ def make_mineru(context: AdapterContext) -> Blueprint:
         if not parts:
             raise NothingSent(f"The request has no file in the field {_FIELD!r}.", "Send it as multipart/form-data.")
         if len(parts) > _MAX_FILES:
-            raise BodyTooLarge(f"The request has {len(parts)} files; the limit is {_MAX_FILES}.", "Send several.")
+            raise BodyTooLarge(
+                f"The request has {len(parts)} files; the limit is {_MAX_FILES}.", "Send several requests."
+            )
         reader = context.reader
         files = reader.read_files(
             [part.data for part in parts],

@@ -16,8 +16,8 @@ from ocrsvc.serving.memory_budget import Share
 
 # Use the text layer of PDF pages where it matches what the page shows, because most documents are not scans.
 _OPTIONS: Final = ReadOptions(tables=True, text_layer="auto")
-# Memory to reserve for each byte of a text: a Python string has 1 to 4 bytes per character, and the JSON is a copy.
-_TEXT_COPIES: Final = 4
+# Memory to reserve for each byte of a text: a Python string may have 4 bytes per character, and the JSON 6 (\u0001).
+_TEXT_COPIES: Final = 10
 
 
 class NoText(CallerError, status=422, code="no_text", title="The document has no text"):
@@ -38,7 +38,8 @@ def make_open_webui(context: AdapterContext) -> Blueprint:
         if text is None:
             documents = _pages_of(data, context, about)
         else:
-            documents = [{"page_content": text, "metadata": about}] if text.strip() else []
+            masked = context.reader.masked_text(text, request.context)
+            documents = [{"page_content": masked, "metadata": about}] if text.strip() else []
         if not documents:
             raise NoText("No extractable text was found in the document.")
         return as_json(documents)

@@ -47,7 +47,7 @@ def parse_language(text: str) -> str:
     tag = text.lower().replace("_", "-")
     tag = _SAME.get(tag, tag)
     if tag != AUTO and not is_tag(tag):
-        raise ValueError(text)
+        raise ValueError(f"accepted is {ACCEPTED_LANGUAGE}")
     return tag
 
 
