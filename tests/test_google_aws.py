@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from documents import BLACK, GRAY, pdf
@@ -15,6 +16,7 @@ from web_support import TEXT, as_base64, client_raising, json_of, running_app, r
 from ocrsvc import errors
 from ocrsvc.adapters.google_vision.annotations import annotations_of
 from ocrsvc.app import create_app
+from ocrsvc.http.url_files import UrlFiles
 from ocrsvc.results import Line, Page
 from ocrsvc.settings.settings import Settings
 
@@ -91,6 +93,15 @@ def test_one_wrong_image_spoils_no_other(client: FlaskClient, request_: dict[str
     wrong, right = annotate(client, filled(request_, **PAGES), image_request())
     assert (wrong["error"]["code"], said in wrong["error"]["message"]) == (code, True)
     assert right["fullTextAnnotation"]["text"].startswith(TEXT)
+
+
+def test_no_further_file_is_fetched_for_a_client_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch = Mock(side_effect=errors.ClientGone("gone"))
+    monkeypatch.setattr(UrlFiles, "fetch", fetch)
+    image = {"source": {"imageUri": "http://files.example/a.png"}}
+    with running_app(Settings(url_hosts=("files.example",))) as app:
+        response = app.test_client().post(ANNOTATE, json={"requests": [image_request() | {"image": image}] * 3})
+    assert (response.status_code, fetch.call_count) == (499, 1)
 
 
 @pytest.mark.parametrize(("path", "sent", "status", "said"), ROWS["google"])

@@ -175,6 +175,12 @@ def test_lines_with_remote_text_come_from_the_local_engine() -> None:
         assert [line.confidence for line in page.lines] == [1.0, 0.5]
 
 
+def test_cached_lines_are_those_of_the_same_local_engine() -> None:
+    engine = open_engine(read_settings(settings_of("http://127.0.0.1:1", MODE="lines")), ThreadPlan(1, 1, 1))
+    assert "fake" in engine.describe().version
+    engine.close()
+
+
 @pytest.mark.parametrize("changed", CASES["wrong settings"], ids=str)
 def test_wrong_settings_do_not_start(changed: dict[str, str]) -> None:
     with pytest.raises(EngineUnavailable) as raised:

@@ -81,7 +81,7 @@ def _parsed(text: str) -> Address:
         raise BadOption(f"{shown} is not the address of a service: {without_user(str(error))}.", _REMEDY) from error
     if not parts.hostname or parts.username is not None or parts.query or parts.fragment:
         raise BadOption(f"{shown} is more than the address of a service.", f"{_REMEDY} A path may follow.")
-    if route := re.search(r"/v1/\w+/?$", parts.path):
+    if route := re.search(r"/v1/(?:\w+|chat/completions)/?$", parts.path):
         remedy = f"Give the service's address without {route[0].rstrip('/')}."
         raise BadOption(f"{shown} is more than the address of a service.", remedy)
     return Address(parts.scheme, parts.hostname, parts.hostname, port, parts.path.rstrip("/"), is_looked_up=url != text)

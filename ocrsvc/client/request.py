@@ -95,7 +95,7 @@ def common_headers(
 def key_header(key: str) -> dict[str, str]:
     """The header for an API key. Raises BadOption for invalid characters, with a message that omits the key."""
     if not re.fullmatch(r"[\x21-\x7e]+", key):
-        raise BadOption("The API key must be visible ASCII.", "Send it as `ocrsvc keys add` printed it.")
+        raise BadOption("The API key must be visible ASCII.", "Send it as it was issued, on one line.")
     return {"Authorization": f"Bearer {key}"}
 
 

@@ -94,9 +94,10 @@ def file_response(path: Path, content_type: str) -> Response:
 def is_reported_in_a_200(error: Exception) -> bool:
     """Whether adapters with their own error codes report this error with HTTP status 200: only errors of the caller.
 
-    401, 403, 408, 413, 429, 503 and 504 keep their status, because proxies, browsers and retries depend on it.
+    401, 403, 408, 413, 429, 503 and 504 keep their status, because proxies, browsers and retries depend on it. 499
+    ends the request, because its client is gone.
     """
-    return isinstance(error, CallerError) and error.status not in {401, 403, 408, 413}
+    return isinstance(error, CallerError) and error.status not in {401, 403, 408, 413, 499}
 
 
 def is_wrong_path(failure: OcrsvcError) -> bool:

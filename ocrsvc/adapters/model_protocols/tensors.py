@@ -135,7 +135,7 @@ def pixels_to_file(pixels: bytes | memoryview | None, shape: Shape) -> bytes:
         )
     _, height, width, channels = shape
     if len(pixels) != height * width * channels:
-        text = f"'{IMAGE.name}' has {len(pixels)} bytes, but its shape {list(shape)} has {math.prod(shape)} pixels."
+        text = f"'{IMAGE.name}' has {len(pixels)} bytes, but its shape {list(shape)} has {math.prod(shape)} values."
         raise BadTensor(text, "Send one byte for each red, green and blue value.")
     return b"".join((b"P6\n%d %d\n255\n" % (width, height), pixels))
 

@@ -51,6 +51,8 @@ class RemoteEngine:
         self._loop = LoopThread(self._servers.close)
         # The version is part of the result cache's key, so it names everything that changes the text.
         version = f"{settings.remote_prompt} {settings.remote_mode} {settings.remote_max_tokens}"
+        if settings.remote_mode == "lines":
+            version += f" {self._local.version}"
         self._info = EngineInfo("remote", settings.remote_model, version, "remote", "none", "none")
 
     def describe(self) -> EngineInfo:

@@ -22,6 +22,8 @@ class LocalEngine:
         threads = max(1, round(read_cpus() / plan.workers))
         settings = settings.model_copy(update={"engine": self.name})
         self._engine = open_engine_in_process(settings, replace(plan, engine_threads=threads))
+        info = self._engine.describe()
+        self.version = f"{info.name} {info.version}"
         self._idle: LifoQueue[Handle] = LifoQueue()
         try:
             if not self._engine.traits.any_thread:
