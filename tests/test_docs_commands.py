@@ -50,7 +50,7 @@ CASES = [(page, [block for block in blocks if block]) for page, blocks in RUNNAB
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with run_server({"OCRSVC_WORKERS": "1"}) as server:
+    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_TEXT": "Invoice"}) as server:
         yield server
 
 
