@@ -12,7 +12,7 @@ from ocrsvc.batch.plan import Plan
 from ocrsvc.batch.work_file import Deaths
 from ocrsvc.errors import ImageCrashesEngine
 
-# How often to check whether more groups may be read at once, because a DNS lookup may have found more servers.
+# How often to check whether more groups may be read in parallel, because a DNS lookup may have found more servers.
 _ASK_AGAIN_S: Final = 5.0
 _REMEDY: Final = "Convert it, or find out what ended the process; --retry-failed tries the page again."
 

@@ -56,7 +56,7 @@ class MemoryCopy:
         return Path(f"/proc/self/fd/{self._descriptors[role]}")
 
     def write(self, role: Role, text: str) -> None:
-        """Replace the content of a file's copy. Raises OSError."""
+        """Replace the content of the memory copy of a file. Raises OSError."""
         os.ftruncate(self._descriptors[role], 0)
         os.pwrite(self._descriptors[role], text.encode(), 0)
 

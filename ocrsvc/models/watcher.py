@@ -153,7 +153,7 @@ class VersionSwitch:
     def _note_failure(self, version: ModelVersion, error: OcrsvcError) -> None:
         failed = self._failed.setdefault(version.digest, _Failed())
         failed.tries += 1
-        # Not the version's fault: others in use leave no room (ModelUnavailable), or the worker is ending (NotReady).
+        # Not the version's fault: versions in use leave no room (ModelUnavailable), or the worker is ending (NotReady).
         failed.own_fault += not isinstance(error, ModelUnavailable | NotReady)
         wait_s = min(_LONGEST_BACKOFF_S, _FIRST_WAIT_S * _WAIT_FACTOR ** min(failed.tries - 1, 16))
         failed.retry_at_s = self._clock() + wait_s
@@ -300,7 +300,7 @@ class _Background:
             self._thread.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the call ends, at most `timeout_s`."""
+        """Wait until the running call, if any, has ended, at most `timeout_s`."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 

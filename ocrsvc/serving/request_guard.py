@@ -157,7 +157,7 @@ def digest_of(body: bytes | memoryview) -> bytes:
 
 
 class RequestGuard:
-    """Guards one worker: its rows of the table, and the denylist of bodies that blocked or killed a worker."""
+    """Guards one worker: records its running requests, and refuses bodies that blocked or killed a worker before."""
 
     def __init__(self, recorder: Recorder, denylist: CrashDenylist) -> None:
         self.recorder = recorder

@@ -99,7 +99,7 @@ class ReplacementController:
                 return
 
     def fork_refused(self, arbiter: Any, error: Exception) -> None:
-        """After a failed fork: free the worker's entry, revoke its grant, and back off."""
+        """After a failed fork: free the worker's entry, so that the worker it should replace goes on, and back off."""
         self._free_missing(arbiter)
         wait_s = self._back_off()
         arbiter.log.error(

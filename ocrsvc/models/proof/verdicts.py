@@ -206,7 +206,7 @@ class CrashGuard:
         stack.callback(atexit.unregister, remove)
 
     def _crashed_loads(self, version: ModelVersion) -> list[Path]:
-        """Mark files of this arbiter's processes that died loading a version; deletes mark files of other arbiters."""
+        """The mark files of this arbiter's processes that died loading a version; deletes those of other arbiters."""
         with contextlib.suppress(OSError):
             left = [mark for mark in self._folder.glob(f"{version.digest}.*") if is_unlocked(mark)]
             ours = [mark for mark in left if mark.name.split(".")[1] == _arbiter()]
