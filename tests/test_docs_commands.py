@@ -50,7 +50,7 @@ CASES = [(page, [block for block in blocks if block]) for page, blocks in RUNNAB
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_FAKE_TEXT": "Invoice"}) as server:
+    with run_server({"OCRSVC_WORKERS": "1"}) as server:
         yield server
 
 
@@ -64,8 +64,9 @@ def folder(tmp_path: Path) -> Path:
     for name in ("1", "2", "page", "form"):
         (tmp_path / f"{name}.png").write_bytes(png(60, 40, 255))
         (tmp_path / f"{name}.jpg").write_bytes(png(60, 40, 255, ".jpg"))
-    for name in ("contract", "book", "report", "letter", "scan"):
+    for name in ("contract", "book", "letter", "scan"):
         (tmp_path / f"{name}.pdf").write_bytes(pdf(GRAY))
+    (tmp_path / "report.pdf").write_bytes(pdf(b"BT /F 12 Tf 6 12 Td (Report) Tj ET"))
     return tmp_path
 
 
