@@ -70,7 +70,7 @@ class PageQueue:
 
         Read them while no other page is read.
         """
-        # Of n pages, reading the square root of n at once takes the fewest rounds to find one that kills.
+        # Of n pages, reading the square root of n at a time takes the fewest rounds to find one that kills.
         waiting, count = (self._doubtful, isqrt(len(self._doubtful))) if self._doubtful else (self._suspects, 1)
         return [self._taken(waiting) for _ in range(count if self._left is None else min(count, self._left))]
 

@@ -25,7 +25,7 @@ LOGGER: Final = logging.getLogger("ocrsvc.models")
 PROOF_LOCK: Final = "proof.lock"  # held by the process that proves a version; it contains the version's digest
 CHECK_S: Final = 0.1  # shortest interval between checks of the state file
 SCAN_S: Final = 0.5  # shortest interval between scans of the repository for clients that list models
-# States as in TensorFlow Serving: waiting for proof; being proved; may serve; closing; unwanted, refused or damaged.
+# States as in TensorFlow Serving: not yet tested; being tested; may serve; closing; unwanted, refused or damaged.
 State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
 STATES: Final[tuple[State, ...]] = get_args(State)
 

@@ -1,4 +1,4 @@
-"""Request threads: callers take turns, few requests start at once, and quick requests have reserved threads.
+"""Request threads: callers take turns, few requests start at the same time, and quick requests have reserved threads.
 
 LoadSharing counts a worker's requests in flight, and compares the number with the other workers'.
 """
@@ -45,7 +45,7 @@ def is_quick(method: str, path: str, known: frozenset[str]) -> bool:
 
 
 class StartLimiter:
-    """Limits how many requests start at once; a request counts until it ends, at most for `settled_s`. Thread-safe."""
+    """Limits how many requests start together; a request counts until it ends, at most for `settled_s`. Thread-safe."""
 
     def __init__(
         self, at_once: int = AT_ONCE, settled_s: float = SETTLED_S, clock: Callable[[], float] = time.monotonic
