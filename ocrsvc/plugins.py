@@ -187,7 +187,7 @@ _ENGINES: Final = (
     ),
 )
 
-# A line of Tr 2.8 may take 15 s.
+# `tr_crnn` (Tr 2.8) is not interruptible, because one line may take 15 s.
 _RECOGNIZERS: Final = (
     RecognizerEntry("ppocr", "ocrsvc.engines.ppocr.line_recognizer:open_ppocr_recognizer"),
     RecognizerEntry(

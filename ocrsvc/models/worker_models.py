@@ -120,7 +120,7 @@ class WorkerModels:
         return ModelList(str(self.default), tuple(self.control.status()))
 
     def _default_versions(self) -> Iterator[ModelVersion]:
-        """The default model's versions to load: serving, then those with traffic shares, others until one loads."""
+        """The default model's versions to load: the serving one, those with traffic shares, others until one loads."""
         if (first := self.selector.serving(self.default)) is not None:
             yield first
         model = self.control.catalogue().models.get(self.default.name)

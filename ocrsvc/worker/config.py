@@ -132,7 +132,7 @@ def listen(address: str) -> socket.socket:
 
 @contextmanager
 def _listening(variable: str, address: str) -> Iterator[None]:
-    """Convert an error of the block, which listens at this variable's address, to a SettingsError."""
+    """The block listens at the address in a variable: convert its errors to SettingsError, which names the variable."""
     try:
         yield
     except (OSError, ValueError, OverflowError) as error:
