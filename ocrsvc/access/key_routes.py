@@ -54,7 +54,7 @@ class Routes:
         return self.credentials.get(adapter or "", no_credentials)
 
     def may_have_key_in_body(self, path: str, method: str, content_type: str) -> bool:
-        """Whether the key may be a form field, so that it can be checked only after the body was received."""
+        """Whether the key may be in a form field, which can be checked only after the body was received."""
         return method == "POST" and path in self._key_body_paths and content_type.lower().startswith(_FORMS)
 
     def scope_of(self, path: str) -> Scope:

@@ -89,7 +89,7 @@ def _client(url: str) -> Any:
             url, socket_timeout=TRY_S, socket_connect_timeout=TRY_S, retry=Retry(NoBackoff(), 1), decode_responses=False
         )
     except ValueError:
-        # Raised without its cause, whose text may quote a part of the password.
+        # Raised without its cause, because the cause's text may quote part of the password.
         raise SettingsError(
             "OCRSVC_KEYS is not a valid Redis address.",
             "Write redis://HOST:PORT/NUMBER, with reserved characters of the password escaped, such as %23 for #.",

@@ -85,7 +85,7 @@ def open_run(
 def _settle(
     request: BatchRequest, writer: PartWriter, begun: BegunPages, counts: RunCounts
 ) -> tuple[list[int], frozenset[int]]:
-    """Compare stored results with the output; returns the output parts to write, and which of them are replaced."""
+    """Compare stored results with the output; returns the parts to write, and which of them replace existing ones."""
     destination, plan, work = writer.destination, writer.plan, writer.work
     own = range(request.shard, plan.parts, request.shards)
     todo, reopened = set(own), set()

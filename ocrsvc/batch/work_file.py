@@ -28,7 +28,7 @@ _SIDE_FILES: Final = ("", "-wal", "-shm", "-journal")
 
 
 class PageFacts(NamedTuple):
-    """Facts that a page's JSON record lacks: `attempts` counts tries, `at` is Unix time; others as in PageResult."""
+    """Facts missing from a page's JSON record; `attempts` counts tries, `at` is Unix time, others as in PageResult."""
 
     error: str
     attempts: int

@@ -128,7 +128,7 @@ def fetch(url: str, path: str, key: str = "", context: ssl.SSLContext | None = N
 
 
 def connect(url: str, limit_s: float, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
-    """Open a connection; TLS is verified by the context, or by the system's CAs. Raises OperatorError."""
+    """Open a connection; the context verifies certificates, or else the system's CAs do. Raises OperatorError."""
     if url.startswith(_UNIX):
         return _UnixConnection(url.removeprefix(_UNIX), limit_s)
     parts = urlsplit(url if "//" in url else f"//{url}")

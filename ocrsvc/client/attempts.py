@@ -60,7 +60,7 @@ class Attempts:
         return DeadlineExceeded(f"No answer within {self._timeout_s:g} seconds.{last}", "Allow more time or try later.")
 
     def answered(self, place: Place) -> None:
-        """Record an answer; services that failed with the same request before are then at fault."""
+        """Record an answer; services that failed with the same request before are then blamed for it."""
         self._balancer.end(place, Outcome.ANSWERED)
         for faulty in self._faults:
             self._balancer.blame(faulty)

@@ -22,7 +22,7 @@ CONNECTION_BYTES: Final = 1 << 16
 RECORD_BYTES: Final = 1 << 14
 # Bytes received and decrypted per call; decrypting them takes a few milliseconds if they are 3000 one-byte records.
 MAX_RECEIVED_BYTES: Final = 1 << 16
-# Encrypted bytes waiting for the kernel at which `send` refuses more data; the last record may exceed it.
+# `send` refuses data once this many encrypted bytes wait for the kernel; the last record may exceed the limit.
 MAX_UNSENT_BYTES: Final = 1 << 16
 # Longest ClientHello that is accepted; OpenSSL would allocate up to 128 KiB for the length it declares.
 HELLO_BYTES: Final = 1 << 14

@@ -54,7 +54,7 @@ class LineText:
     confidence: float  # in [0, 1]; empty text has confidence 0
     # the characters of the text with their positions; None if the recognizer does not report positions
     path: Path | None = field(default=None, compare=False)
-    # gaps where the script changes, which decide on spaces for the whole page; None if the script does not change
+    # gaps at changes of script, by which the whole page's spaces there are decided; None without such changes
     gaps: ScriptGaps | None = field(default=None, compare=False)
     # (w,) uint64, ink in each column of the crop: bit 1 << row is set if the row has ink; only if words are requested
     ink: NDArray[np.uint64] | None = field(default=None, compare=False, repr=False)

@@ -105,7 +105,7 @@ class FrameLimits:
         self.charge(_COSTS.get(kind, 1))
 
     def allow(self, frames: int) -> None:
-        """Let the client send this many more frames without payload, up to BURST_FRAMES at once."""
+        """Let the client send this many more frames without payload; it saves up at most BURST_FRAMES."""
         self._allowed = min(self._allowed + frames, limits.BURST_FRAMES)
 
     def charge(self, frames: int) -> None:

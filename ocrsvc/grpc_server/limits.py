@@ -57,7 +57,7 @@ BYTES_PER_FRAME: Final = 128
 ANSWER_FRAMES: Final = 8
 # For this many bytes sent to it, the client may send one more frame, because it acknowledges them by window updates.
 TAKEN_BYTES_PER_FRAME: Final = 512
-# Header bytes that count as one frame, counted both compressed and decompressed.
+# Header bytes that count as one frame; compressed and decompressed bytes are added.
 HEADER_BYTES_PER_FRAME: Final = 128
 # A reset counts as this many frames, because the work to start its call was wasted.
 RESET_FRAMES: Final = 8

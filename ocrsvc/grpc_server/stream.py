@@ -135,7 +135,7 @@ class Stream:
         """The error for a call that exceeds a time limit, else None; `draining_s` is when the worker began to drain."""
         silent_s = now_s - max(draining_s or 0.0, self.active_s)
         if self.trailers is not None or self.out:
-            # The client may be unable to send during an answer, so the next message's time limit starts after it.
+            # A client may be unable to send while it is answered, so the next message's time limit starts afterwards.
             self.message_s = now_s
         elif now_s - self.call.deadline > limits.DEADLINE_GRACE_S:
             return CallFailed(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")

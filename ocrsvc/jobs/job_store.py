@@ -112,7 +112,7 @@ class JobStore:
         """Add a job, or return the one with the same `repeat` and `content`. Raises TooManyJobs, KeyReused."""
         record, folder = replace(record, came_at_s=self.wall()), self.folder / str(uuid.uuid4())
         with self._beside() as beside:
-            # Before the transaction, as large files take long on slow disks.
+            # Written before the transaction begins, because large files take long on slow disks.
             (beside / "file").write_bytes(data)
             (beside / RECORD).write_bytes(orjson.dumps(record))
             if record.callback:

@@ -148,7 +148,7 @@ _SHAPES: Final = (
         r"(?<![0-9A-Za-z])(?P<number>(?!BG|GB|KN|NK|NT|TN|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z]"
         r"[ \-]?[0-9]{2}[ \-]?[0-9]{2}[ \-]?[0-9]{2}[ \-]?[A-D])(?![0-9A-Za-z])"
     ),
-    # Passport numbers after a word for passport.
+    # Passport numbers that follow a word that means passport.
     re.compile(
         r"(?:护照|通行证|passport)[^0-9A-Z\n]{0,3}(?:号码|号|编号|number|no)?[^0-9A-Za-z\n]{0,6}"
         r"(?P<number>(?-i:[A-Z]{1,2}[ ]?[0-9]{7,8}|[0-9]{9}))(?![0-9A-Za-z])",

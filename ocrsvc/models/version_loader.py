@@ -94,7 +94,7 @@ class Entry:
         return max(0.0, self.load_s - spent_s)
 
     def refusal(self, now_s: float) -> ModelUnavailable:
-        """The error for requests after a failed load, until the next try."""
+        """The error for requests after a failed load, until the load is retried."""
         assert self.failure is not None, "only called after a failure"
         error = ModelUnavailable(
             f"The model {self.version} cannot be loaded: {without_paths(self.failure.detail)}",

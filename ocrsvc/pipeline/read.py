@@ -36,7 +36,7 @@ _JOB_AHEAD_BYTES: Final = 64 << 20  # while a job's pages use more memory than t
 
 # What to read: an image file, a page of a document, or the error of a file that could not be opened.
 Source = bytes | DocumentPage | OcrsvcError
-# A page after its start: queued or running; finished (from the cache, or from the document's own text); or failed.
+# A started page: queued or running; finished (from the cache, or from the document's own text); or failed.
 Begun = DecodeJob | Reading | OcrsvcError
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -156,7 +156,7 @@ class LimitSettings(SettingsGroup, title="Limits"):
 
 
 class JobSettings(SettingsGroup, title="Jobs"):
-    """The folder of jobs, and limits on it."""
+    """The job folder and its limits."""
 
     jobs_dir: Path | None = setting(
         None,

@@ -56,7 +56,7 @@ class ReadyStreamHandler(logging.StreamHandler[Any]):
     on_drop: Callable[[], object] = ignore
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, or drop it if the stream accepts nothing."""
+        """Write a record, or drop it if the stream cannot take it now."""
         if not _is_writable(self.stream, 0 if self.lost else _PATIENCE_MS):
             self.lost += 1
             self.on_drop()

@@ -44,7 +44,10 @@ def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[S
 
 
 def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
-    """SUCCESSOR if one more worker and the largest increase fit on the GPU, else DRAIN_FIRST; NOTHING if unknown."""
+    """SUCCESSOR if one more model and the largest step of memory fit on the GPU, else DRAIN_FIRST.
+
+    NOTHING until the free memory was measured after the last exit.
+    """
     measured = [worker for worker in workers if worker.state is State.READY and worker.gpu_read_s]
     fresh = [worker for worker in measured if worker.gpu_read_s > head.exited_s]
     if not measured:

@@ -150,7 +150,7 @@ def _doctags(pages: Iterable[Page]) -> Iterator[str]:
 
 
 def _otsl(table: Table) -> str:
-    """The table in OTSL: one tag per grid position; in spanned positions it tells if the cell begins left or above."""
+    """The table as OTSL: one tag per grid position; within a spanning cell it says if that begins left or above."""
     grid = [["<ecel>"] * table.columns for _ in range(table.rows)]
     for cell in table.cells:
         for row in range(cell.row, cell.row + cell.row_span):

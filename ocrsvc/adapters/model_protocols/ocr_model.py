@@ -165,7 +165,7 @@ def make_model(settings: Settings, reader: Reader, store: MetricsStore, worker_m
 
 
 def options_from_parameters(parameters: Mapping[str, object], *, has_models: bool = False) -> ReadOptions:
-    """The reading options among a request's parameters; tier and lang need a repository. Raises BadOption."""
+    """The reading options among a request's parameters; without models no `tier` and `lang`. Raises BadOption."""
     names = (*OPTION_NAMES, *MODEL_OPTION_NAMES) if has_models else OPTION_NAMES
     return read_options([(name, parameters[name]) for name in names if name in parameters]).read
 

@@ -29,7 +29,7 @@ MAX_PAGES: Final = 10
 
 
 def make_paddlex(context: AdapterContext) -> Blueprint:
-    """Make POST /ocr and /layout-parsing, and GET /health."""
+    """Create the blueprint of POST /ocr, POST /layout-parsing and GET /health."""
     url_files = context.url_files
     fetch = (lambda url: url_files.fetch(url).data) if url_files.is_on else None
 

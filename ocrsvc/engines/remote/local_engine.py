@@ -40,7 +40,7 @@ class LocalEngine:
             raise
 
     def read(self, task: ReadTask) -> Page:
-        """Read an image once a handle is idle, without tables, regions and bar codes. Raises OcrsvcError."""
+        """Wait for an idle handle, then read an image without tables, regions and bar codes. Raises OcrsvcError."""
         options = replace(task.options, tables=False, layout=False, barcodes=False)
         handle = self._take(task.check)
         try:

@@ -203,7 +203,7 @@ class TrEngine:
 
 
 def to_box(rect: tuple[float, float, float, float, float]) -> Box:
-    """Corners of (cx, cy, w, h, clockwise degrees), clockwise from the one that is top left before the rotation."""
+    """The corners of (cx, cy, w, h, clockwise degrees), clockwise, from the one that was top left before rotation."""
     cx, cy, width, height, angle = rect
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
 

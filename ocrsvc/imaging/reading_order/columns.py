@@ -56,7 +56,7 @@ APART = 2.0  # least width of a gutter between two tables, as a multiple of the 
 
 @dataclass(frozen=True, slots=True)
 class Gutter:
-    """The lines left and right of a white gutter; together they are the region's lines [first, last) from the top."""
+    """The lines left and right of a vertical white gap; together they are lines [first, last) of the region, from the top."""
 
     left: Indices
     right: Indices
@@ -113,7 +113,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     apart = _are_headings(lines, here[end:], here[:end][~is_right[:end]]) & (tail > usual + STRIPE)
     if last < len(ordered):
         below = (lines.top[ordered[last]] - lines.bottom[here[-1]]) / size
-        # Blank space as tall as between paragraphs on the left does not end the gutter.
+        # Blank space no taller than the paragraph gaps on the left does not end the gutter.
         recurring = np.sort(np.append(stripes_of(lines, here[:end][~is_right[:end]])[1], [0.0, 0.0]))[-2]
         apart |= tail > max(usual, min(HEADER, max(below, recurring))) + STRIPE
     ends = np.flatnonzero(apart)
@@ -220,7 +220,7 @@ def _is_column(lines: TextLines, facing: Indices) -> bool:
 
 
 def _are_alike(lines: TextLines, left: list[list[int]], right: list[list[int]], *, strict: bool) -> bool:
-    """Whether two columns, although their rows are level, are two texts, lists, tables or pages side by side."""
+    """Whether two columns are separate texts, lists, tables or pages side by side, even though their rows line up."""
     facing = _facing(left, right)
     if min(len(left), len(right)) < FEW_ROWS:
         return False

@@ -116,7 +116,7 @@ def ruled_rows(lines: TextLines, parts: list[Indices]) -> list[list[Indices]]:
 
 
 def _has_numbers(lines: TextLines, cells: list[Indices]) -> bool:
-    """Whether a cell has several numbers below each other, beside cells with words: these are several table rows."""
+    """Whether a cell stacks several numbers beside cells with words, and so spans several table rows."""
     only = [bool(lines.is_number[cell].all()) for cell in cells]
     return any(number and len(cell) > 1 for number, cell in zip(only, cells, strict=True)) and not all(only)
 

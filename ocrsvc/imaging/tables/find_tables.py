@@ -256,7 +256,7 @@ def deskewed_coordinates(width: int, height: int, angle: int, quads: Points) -> 
         matrix = np.array([[scale, 0, 0], [0, scale, 0]], np.float64)
         return DeskewedCoordinates(*_scaled(width, height, scale), scale, matrix, is_turned=False)
     corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
-    # Derive the matrix of the turn from three turned corners, then rotate about the origin, and shift into the copy.
+    # Derive the matrix of the turn from three corners, then rotate by the slant, and shift to positive coordinates.
     turned = turn_points(corners[[0, 1, 3]], angle, width, height).astype(np.float64)
     turn = np.stack([(turned[1] - turned[0]) / width, (turned[2] - turned[0]) / height], axis=1)
     cos, sin = np.cos(np.radians(slant)), np.sin(np.radians(slant))

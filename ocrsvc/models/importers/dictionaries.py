@@ -144,7 +144,7 @@ def _may_be_one(file: SourceFile) -> bool:
 
 
 def _lines(file: SourceFile) -> Sequence[str]:
-    """The lines of a file; empty if it is not UTF-8, and so no dictionary."""
+    """The lines of a file; empty if it is not UTF-8 and therefore cannot be a dictionary."""
     try:
         return lines_of(file.read_text())
     except BadModel:

@@ -32,7 +32,7 @@ SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)  # sides of a
 # Sides longer than SIDES_PX, which only strips have, are padded to multiples of this.
 _STRIP_STEP_PX: Final = 1024
 
-# Input shapes for TensorRT: those of first passes, and of second passes. CUDA runs all other shapes.
+# TensorRT's optimization profiles: input shapes of first and of second passes. CUDA runs all other shapes.
 PROFILES: Final = (
     Profile((1, 3, 160, 160), (1, 3, 960, 800), (1, 3, COARSE_PX, COARSE_PX)),
     Profile((1, 3, 160, 160), (1, 3, 1600, 1280), (1, 3, FINE_PX, FINE_PX)),

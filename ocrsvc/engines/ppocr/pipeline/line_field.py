@@ -107,7 +107,7 @@ def _slopes(factors: Values, x: Values, y: Values) -> Values:
 
 
 def _turning(factors: Values, x: Values, y: Values, aspect: float) -> Values:
-    """At each point, the change of a line's slope per unit of x; `aspect`: length of a unit of x / of a unit of y."""
+    """The rate of change of a line's slope with x, at each point; `aspect` is the length of an x unit in y units."""
     _, by_x, by_y, by_xx, by_xy, by_yy = factors
     # A sloped line also moves in y, which changes its slope, too; if lines only converge, both changes cancel out.
     climb = aspect * _slopes(factors, x, y)

@@ -140,7 +140,7 @@ def _along_text(outline: Outline) -> Outline:
 
 
 def _find_orientation(found: list[_DetectedLine], reader: PageReader) -> None:
-    """Read a sample of long lines (in batches: all lines); turn all lines if that makes the sample clearly better."""
+    """Read a sample of long lines, or in batches all lines; turn all if the sample reads clearly better then."""
     sample = sorted(found, key=lambda line: -_elongation(line.outline))[:SAMPLE_LINES]
     _recognize(found if reader.in_batches else sample, reader)
     if _mean_confidence([line.read for line in sample]) >= CONFIDENT:
