@@ -70,7 +70,7 @@ class Executor(Generic[J]):
             raise
 
     def wait(self, job: J) -> Any:
-        """Wait for the result. Raises the job's own error or DeadlineExceeded; while queued NeverStarted or ClientGone."""
+        """Wait for the result. Raises the job's error or DeadlineExceeded; while queued NeverStarted or ClientGone."""
         try:
             with waiting():
                 return self._wait(job)

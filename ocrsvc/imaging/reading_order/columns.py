@@ -56,7 +56,7 @@ APART = 2.0  # least width of a gutter between two tables, as a multiple of the 
 
 @dataclass(frozen=True, slots=True)
 class Gutter:
-    """The lines left and right of a vertical white gap; together they are lines [first, last) of the region, from the top."""
+    """The lines left and right of a vertical white gap; together the region's lines [first, last), from the top."""
 
     left: Indices
     right: Indices
