@@ -154,7 +154,7 @@ class ModelChoice:
     lang: str | None = None
 
     def apply(self, options: ReadOptions) -> ReadOptions:
-        """Set model, tier and language where the options have none."""
+        """Fill in model, tier and language where the options have none."""
         return replace(
             options, model=options.model or self.model, tier=options.tier or self.tier, lang=options.lang or self.lang
         )

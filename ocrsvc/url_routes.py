@@ -79,7 +79,7 @@ def _best_by_head(request: Request, rivals: Collection[str]) -> str:
 
 
 def _rank(name: str) -> tuple[bool, str]:
-    """Sort key: by name, but adapters that yield their paths to others last."""
+    """Sort key: by name, with adapters that give way to others on shared paths last."""
     entry = adapters().get(name)
     return (entry is not None and entry.yields_paths, name)
 

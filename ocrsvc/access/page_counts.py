@@ -72,7 +72,7 @@ class PageCounts:
 
 
 class CountBlock:
-    """The page counts in one worker slot. A process must `claim` it before use; then any of its threads may call."""
+    """The page counts in one worker slot. A process must `claim` it before use; then any of its threads may use it."""
 
     def __init__(self, counts: PageCounts, slot: int) -> None:
         self.worker = f"{counts.service}:{slot}"
@@ -95,7 +95,7 @@ class CountBlock:
         fcntl.lockf(self._counts.lock_file, fcntl.LOCK_UN, 1, self._slot)
 
     def add(self, name: str, day: str, pages: int) -> bool:
-        """Count pages of a key; False, and nothing counted, if the block is full."""
+        """Add pages to a key's count of the day; False, with nothing counted, if the shared memory block is full."""
         with self._lock:
             place = self._places.get((name, day))
             if place is None:

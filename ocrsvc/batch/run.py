@@ -29,7 +29,7 @@ _MAX_UNWRITTEN: Final = 4
 
 
 class Run:
-    """Reads and writes the output parts `parts`, until the limit or a `drain`; replaces those in `reopened`."""
+    """Reads pages and writes the output `parts`, until the page limit or a `drain`; rewrites those in `reopened`."""
 
     def __init__(
         self,

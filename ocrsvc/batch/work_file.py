@@ -150,7 +150,7 @@ def _crc(n: int, error: str, record: Any) -> int:
 
 
 class Deaths(NamedTuple):
-    """Numbers of processes that died while reading a page: all of them, and those that read only this page."""
+    """How many processes died while reading this page: in total, and while reading no other page."""
 
     all: int
     alone: int
@@ -193,7 +193,7 @@ class BegunPages:
             self._destination.delete(self._name)
 
     def _read(self) -> dict[int, Deaths]:
-        """Read the death counts, plus one for each page that the last process did not finish; empty if unreadable."""
+        """Read the death counts, plus one for each page that the previous process left unfinished; {} if unreadable."""
         try:
             note: Any = orjson.loads(self._destination.read(self._name))
             if note["run"] != self._run_id:

@@ -140,7 +140,7 @@ def _begin_look_up(look_up: LookUp, host: str) -> Future[list[IpAddress]]:
 
 
 def _connect(address: IpAddress, url: Url, policy: OutgoingPolicy, deadline: Deadline) -> socket.socket:
-    """Connect to this address, with TLS for https. Raises OSError, UrlUnavailable, and as `Deadline.step_s`."""
+    """Connect to this address, with TLS for https. Raises OSError, UrlUnavailable, or as `Deadline.step_s` does."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with ExitStack() as unfinished:
         wire = unfinished.enter_context(socket.socket(family, socket.SOCK_STREAM))

@@ -134,7 +134,7 @@ def look_up(host: str) -> list[IpAddress]:
     return list(dict.fromkeys(ip_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in rows))
 
 
-# Makes the client context that trusts the system's authorities, or those in SSL_CERT_FILE.
+# Creates the client context that trusts the system's CA certificates, or those in SSL_CERT_FILE.
 _public_authorities: Final = cache(ssl.create_default_context)
 
 

@@ -94,7 +94,7 @@ def _doubtful_runs(text: LineText) -> list[_Span]:
 
 
 def _words_of_runs(text: LineText) -> list[_Span]:
-    """The single words of those doubtful runs that have several words."""
+    """The individual words of each doubtful run that has more than one word."""
     return [word for run in _runs(text) if len(run) > 1 for word in run]
 
 

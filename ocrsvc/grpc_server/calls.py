@@ -206,7 +206,7 @@ class Calls:
 
     @contextlib.contextmanager
     def _guarded(self, stream: Stream) -> Iterator[None]:
-        """End this call, and not the connection, if the block raises CallFailed or OcrsvcError."""
+        """If the block raises CallFailed or OcrsvcError, end only this call and keep the connection open."""
         try:
             yield
         except (CallFailed, OcrsvcError) as failure:

@@ -75,7 +75,7 @@ class MessageReader:
         return not compressed and PREFIX_BYTES + length <= max_bytes
 
     def is_last(self) -> bool:
-        """Whether no bytes follow the next message, which must be complete."""
+        """Whether no bytes follow the next message. Call it only when that message is complete."""
         return len(self.data) == PREFIX_BYTES + self._next()[1]
 
     def is_ready(self) -> bool:

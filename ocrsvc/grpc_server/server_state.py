@@ -42,7 +42,7 @@ class ServerState:
     access: CallAccess | None = None
     # Number of answers in progress.
     running: int = 0
-    # Time limit for handling one connection's frames at once; the loop sets it from the number of busy connections.
+    # Time limit for handling one connection's frames in one go; the loop sets it from the number of busy connections.
     turn_s: float = limits.TURN_S
     # Called by pool threads to wake the loop.
     wake: Callable[[], object] = ignore

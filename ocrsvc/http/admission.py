@@ -37,7 +37,7 @@ HeadCheck = Callable[[Any, str | None], OcrsvcError | None]
 # Largest default memory of a worker's requests: a 50 megapixel colour page twice (for rotation), and a 64 MiB body.
 _MAX_REQUEST_BYTES: Final = 384 * 2**20
 _MAX_ACCEPT_CHARS: Final = 4096
-# Blueprints that are not wire formats, so that API keys cannot be restricted to them; `api` is a wire format.
+# Blueprints that are no wire formats, so API keys cannot be restricted to them; `api` is one and so not listed.
 _NO_FORMAT: Final = frozenset({"", "operators", "ops", "page"})
 # Methods of requests that may read a file, which the limits of callers and keys count.
 _COUNTED: Final = frozenset({"POST", "PUT"})
@@ -164,7 +164,7 @@ class KeyCheck:
         self.check_format(request)
 
     def check_format(self, request: Request) -> None:
-        """Raises ScopeMissing if the request's key does not allow the chosen wire format."""
+        """Raise ScopeMissing if the request's API key does not allow the chosen wire format."""
         if request.key is not None and request.key.adapters is not None:
             self._gate.check_named(request.key.name, None, _format_of(request))
 

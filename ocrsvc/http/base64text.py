@@ -32,7 +32,7 @@ _DIGITS: Final = bytes(int(chr(code), 16) if chr(code) in string.hexdigits else 
 
 
 def decode_base64(text: str | bytes | memoryview, share: Share | None = None) -> bytes:
-    """Decode base64 text; `share` counts the decoded bytes.
+    """Decode base64 text, counting the decoded bytes in `share`.
 
     Raises NothingSent, BadBase64 with the position for text that cannot be repaired, and as `Share.take`.
     """

@@ -116,7 +116,7 @@ def clamp_side_px(side_px: float) -> int:
 
 
 def is_url(text: object) -> bool:
-    """Whether a value is text that begins as an http or https URL; base64 text never does."""
+    """Whether a value is text that starts like an http or https URL; base64 text never does."""
     head = text[:8].lower() if isinstance(text, str | bytes) else ""
     if isinstance(head, bytes):
         head = head.decode("latin-1")

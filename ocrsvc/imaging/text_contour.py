@@ -23,7 +23,7 @@ def is_curved(outline: Outline) -> bool:
 
 
 def corners(outline: Outline) -> Quad:
-    """The quad of a straight line; for a curved one the smallest rectangle around it, from where reading starts."""
+    """Quad of a straight line, or smallest rectangle around a curved one; reading starts at the first corner."""
     if not is_curved(outline):
         return outline
     middle = len(outline) // 2
@@ -35,7 +35,7 @@ def corners(outline: Outline) -> Quad:
 
 
 def ends(outline: Outline) -> Quad:
-    """The quad of the four corners at the line's two ends; for a straight line its quad."""
+    """The quad of the four corners at the line's two ends; for a straight line this is the line's own quad."""
     middle = len(outline) // 2
     return outline[[0, middle - 1, middle, -1]]
 
@@ -64,7 +64,7 @@ def cut(pixels: Pixels, outline: Outline, width: int, height: int) -> Pixels:
 
 
 def parts_of(outline: Outline, parts: NDArray[np.floating]) -> Quads:
-    """Map rectangles on a line's crop, made by `cut`, back to quads (N, 4, 2) on the page, within the outline's frame.
+    """Map rectangles on a line's crop, made by `cut`, to quads (N, 4, 2) on the page, clipped to the outline's bounds.
 
     Parts are (N, 4) left, top, right and bottom as shares of the crop's width and height.
     """

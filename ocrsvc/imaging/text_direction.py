@@ -99,7 +99,7 @@ def _words(kinds: Sequence[str], begin: int, end: int) -> list[Span]:
 
 
 def _joined(kinds: Sequence[str], words: Sequence[Span]) -> list[Span]:
-    """Join neighbouring runs where one of them is Latin and no right-to-left letter stands between them."""
+    """Merge neighbouring runs of words if one is Latin and there is no right-to-left letter between them."""
     runs, was_latin = list[Span](), False
     for begin, end in words:
         is_latin = count(kinds[begin:end], LEFT_TO_RIGHT) > 0

@@ -10,7 +10,7 @@ from ocrsvc.masking.text_forms import DIGIT, to_digits, without_separators
 # Cards are recognized by their issuer's range, their length, and the check digit of ISO 7812 (Luhn).
 _MIN_CARD, _MAX_CARD = 13, 19
 
-# Ranges of the first four digits, by the lengths of the number: ISO/IEC 7812 as published by the networks.
+# Ranges of the first four digits, by allowed lengths of the card number (ISO/IEC 7812, published by the networks).
 _ISSUERS: Final = {
     (13, 16, 19): "4000-4999",  # Visa
     (14, 16): "3000-3059 3095-3095 3600-3699 3800-3999",  # Diners Club

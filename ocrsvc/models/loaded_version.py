@@ -97,7 +97,7 @@ class LoadedVersion:
 
 
 def _wait(futures: Sequence[Future[None]], end_s: float) -> None:
-    """Wait for all futures, then cancel those that have not begun. Raises the first failure, or EngineUnavailable."""
+    """Wait for all futures until `end_s`, then cancel the rest. Raises the first failure, or EngineUnavailable."""
     try:
         for future in futures:
             future.result(max(0.0, end_s - time.monotonic()))

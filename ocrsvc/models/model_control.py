@@ -159,7 +159,7 @@ class ModelControl:
         return self.rescan()
 
     def status(self, name: str | None = None) -> list[VersionStatus]:
-        """Status of all versions of one model or all, by name and number. Raises UnknownModel, BadModel."""
+        """Status of every version of one model, or of all models, by name and number. Raises UnknownModel, BadModel."""
         is_old = self._clock() - self._scanned_s >= SCAN_S
         catalogue = self.rescan() if is_old else self.latest()
         proving = "" if self._store is None else self._store.note_of(PROOF_LOCK)

@@ -60,7 +60,7 @@ class WorkerModels:
         return self._lease_chosen(options, deadline, check, is_last=True)
 
     def _lease_chosen(self, options: ReadOptions, deadline: float, check: Check, *, is_last: bool) -> Lease:
-        """As `lease`; unless `is_last`, it also raises VersionRetired and LoadTakesLong."""
+        """Like `lease`, but raises VersionRetired and LoadTakesLong too unless this try `is_last`."""
         version = self.selector.select(options)
         has_other = not (is_last or self.loaded.is_loaded(version)) and bool(self._others(version, options))
         try:

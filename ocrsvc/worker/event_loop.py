@@ -337,7 +337,7 @@ class EventLoop:
             self._end_answer(conn)
 
     def _end_answer(self, conn: Connection) -> None:
-        """After a response is sent: begin the next request, wait for it, or close the connection."""
+        """After a response: start the next request if it has arrived, else wait for one or close the connection."""
         conn.forget_request()
         # Some clients send an extra empty line after a body (RFC 9112 section 2.2).
         conn.ahead = conn.ahead.removeprefix(b"\r\n")

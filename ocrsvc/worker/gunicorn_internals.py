@@ -157,7 +157,7 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         self.stop()
 
     def stop(self) -> None:
-        """Any thread: stop accepting, finish open requests, exit."""
+        """Stop accepting, finish open requests, exit. Any thread may call it."""
         # Makes `handle_request` send "Connection: close".
         self.alive = False
         self.loop.stop()

@@ -165,7 +165,7 @@ class LoadSharing:
         return self.has_waiting and self.in_flight - self._fewest_elsewhere() >= max(2, self.in_flight // 8)
 
     def may_accept_another(self, accepted: int) -> bool:
-        """Whether no other worker has fewer requests; the `accepted` new connections count as requests here."""
+        """Whether no other worker has fewer requests than this one, counting `accepted` new connections as requests."""
         return self.in_flight + accepted <= self._fewest_elsewhere()
 
     def _fewest_elsewhere(self) -> int:

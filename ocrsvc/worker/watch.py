@@ -277,7 +277,7 @@ class Watch:
             faulthandler.dump_traceback(file=STDERR)
 
     def _request_successor(self, now_s: float) -> None:
-        """If the worker has a reason to be replaced, wake the arbiter repeatedly until it grants the replacement."""
+        """If the worker needs replacing, keep waking the arbiter until it grants the replacement."""
         entry = self.worker.entry
         if not entry.reason or entry.granted or now_s - self._woken_s <= _WAKE_S:
             return

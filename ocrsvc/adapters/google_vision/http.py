@@ -81,7 +81,7 @@ def _read(entries: Sequence[Entry], context: AdapterContext) -> list[Outcome]:
 
 
 def _check_features(features: object) -> None:
-    """Raises BadOption for an image request without features, and for features other than text."""
+    """Raise BadOption if an image request has no features, or asks for any feature other than text."""
     kinds = [feature.get("type") if isinstance(feature, Mapping) else None for feature in _listed(features)]
     wrong = [kind for kind in kinds if not isinstance(kind, str | int) or kind not in FEATURES]
     if not kinds or wrong:

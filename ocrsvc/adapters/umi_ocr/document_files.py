@@ -80,7 +80,7 @@ class FileRequest:
 
     @property
     def is_named_fully(self) -> bool:
-        """Whether files of this name have the same content in every request, so that an existing one can be reused."""
+        """Whether the name fully determines the file's content, so that any request can reuse an existing file."""
         return len(self.kinds) == 1 and self.kinds[0] not in {"txt", "csv"}
 
 

@@ -353,7 +353,7 @@ def _actor_options(request: ClusterRequest) -> dict[str, Any]:
         "scheduling_strategy": "SPREAD",
     }
     runtime = dict(request.options.get("runtime_env", {}))
-    # Ray would let numeric libraries use a thread per CPU, but engine threads already use all CPUs of the actor.
+    # By default Ray lets numeric libraries start a thread per CPU, but engine threads already use all CPUs.
     variables: dict[str, str] = {}
     set_library_environment(variables)
     runtime["env_vars"] = variables | runtime.get("env_vars", {})

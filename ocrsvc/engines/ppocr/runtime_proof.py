@@ -37,7 +37,7 @@ from ocrsvc.results import Pixels
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-# Smallest speedup over fp32 for which a candidate is chosen; timings vary by less.
+# Smallest speedup over fp32 for which a candidate is chosen; larger than the noise of timings.
 MIN_GAIN: Final = 1.1
 # On users' pages, least share of lines found in the same place, or characters read alike; 1 on the reference page.
 MIN_SHARE: Final[dict[Kind, float]] = {DETECTION: 0.97, RECOGNITION: 0.99}
@@ -110,7 +110,7 @@ def prove_runtimes(
             # The only page is done, so log the detectors now: trying the recognizers takes longer.
             report(detection)
         crops = [cut(page, outline, input_width(*extent(outline), height), height) for outline in outlines]
-        # Other models than the built-in one may read different spaces on the reference page; ignore these.
+        # Other models than the built-in one may place spaces differently, so their spaces are ignored.
         differ = partial(_misread, ignored="" if parts[1].version.is_built_in else " ")
         recognition.add(partial(read_lines, parts[1], crops), differ)
     for comparison in (recognition,) if is_own_page else (detection, recognition):

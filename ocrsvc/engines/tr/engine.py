@@ -66,7 +66,7 @@ class TrLibrary:
         self._lock = threading.Lock()
 
     def open_sessions(self) -> Sessions:
-        """Open a pair of sessions, which loads both models. Raises EngineUnavailable if all numbers are in use."""
+        """Open two sessions, which loads both models. Raises EngineUnavailable if all session numbers are in use."""
         with self._lock:
             if len(self._free) < 2:
                 raise EngineUnavailable(

@@ -93,7 +93,7 @@ def _height_above(line: Box, word: Box) -> float:
 
 
 def _part(line: Box, piece: Piece, middle: float, height: float) -> list[float]:
-    """The box of a piece, `height` pixels high, whose centre is `middle` pixels above the lower side of its line."""
+    """The box of a piece, `height` pixels high and centred `middle` pixels above the lower edge of its line."""
     (end_x, end_y), (start_x, start_y) = line[2], line[3]
     across, down = end_x - start_x, end_y - start_y
     length = math.hypot(across, down) or 1.0

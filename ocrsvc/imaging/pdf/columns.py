@@ -163,7 +163,10 @@ def _find_whites(
 def _behind(
     at: Indices, usable: Indices, reach: Numbers, rows: Indices, codes: Sequence[int], order: Indices
 ) -> tuple[Numbers, Flags]:
-    """The right end of the text after each usable gap, and if it is mostly digits; `at` holds indices of `order`."""
+    """The right end of the text after each gap, and whether it is mostly digits; 0 and False if not `usable`.
+
+    `at` holds the position in `order` of the last character before each gap.
+    """
     last = np.searchsorted(rows, rows[at[usable]], side="right") - 1
     last = np.minimum(last, np.append(at[usable][1:], len(order)))
     shown = np.asarray(codes, np.int64)[order]

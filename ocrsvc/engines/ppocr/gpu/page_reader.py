@@ -46,7 +46,7 @@ def unpack_map(packed: NDArray[np.uint8]) -> tuple[Pixels, Pixels]:
 
 
 # Largest number of samples per pixel of a line that is cropped on the GPU, where each sample is a pass over the line.
-# Larger lines (type of more than 200 px, or a whole page read as one line) are cropped in memory in a millisecond.
+# Larger lines (type of more than 200 px, or a whole page read as one line) are cropped by the CPU in a millisecond.
 MAX_SAMPLES: Final = 36
 
 

@@ -88,7 +88,7 @@ class Detector:
 
     @contextmanager
     def _turn(self, check: Check) -> Iterator[None]:
-        """Wait until earlier large runs have ended; meanwhile other pages may use this page's thread."""
+        """Wait until earlier large runs have ended; meanwhile this page occupies none of the shared threads."""
         assert self._shared_threads is not None, "only large runs with shared threads take turns"
         with self._shared_threads.released_thread():
             while not self._large_runs.acquire(timeout=_CHECK_S):

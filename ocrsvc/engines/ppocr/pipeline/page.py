@@ -189,7 +189,7 @@ def _assemble(task: ReadTask, found: list[_DetectedLine], straighten: Straighten
     kept = [line for line in found if line.read.text.strip() and line.read.confidence >= least]
     angle = _page_angle(kept)
     direction = _page_direction(kept)
-    # Use the ends of lines: rectangles around curved lines overlap even if the lines do not.
+    # Compare quads from the ends of lines, because rectangles around curved lines overlap even if the lines do not.
     quads = np.array([ends(line.outline) for line in kept], np.float32).reshape(-1, 4, 2)
     # After a turn by 90 degrees, columns from right to left are rows from top to bottom.
     turn = (angle + 270) % 360 if direction == "vertical" else angle
