@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from batch_support import output, write_tar
 from faulty_s3 import BUCKET, FAULTS, KEYS, FaultyS3, Plan, environment, fsspec_threads, s3_server
 from image_support import png
-from support import ROOT, QuietHandler, data_of, http_server, run_program
+from support import ROOT, Clock, QuietHandler, data_of, http_server, run_program
 
 from ocrsvc.batch import objects
 from ocrsvc.batch.destination import Destination, ObjectDestination, open_destination
@@ -163,37 +164,26 @@ def test_error_messages_contain_no_secret(store: ObjectDestination, proxy: Fault
 # Retries, without a server
 
 
-class SlowSystem:
-    """fsspec's contract: every request takes thirty seconds, and fails once it `is_lost`."""
-
-    def __init__(self) -> None:
-        self.now, self.is_lost = 0.0, False
-
-    def _strip_protocol(self, url: str) -> str:
-        return url
-
-    def cat_file(self, _path: str, **_: object) -> bytes:
-        if not self.is_lost:
-            return b""
-        self.now += 30.0
-        raise ConnectionResetError
-
-    def sleep(self, wait_s: float) -> None:
-        self.now += wait_s
-
-
 @pytest.mark.parametrize(("is_heard", "min_s", "max_s"), [(True, 290, 350), (False, 0, 61)])
 def test_requests_are_retried_for_minutes_once_the_store_has_responded(
     is_heard: bool, min_s: float, max_s: float
 ) -> None:
-    system = SlowSystem()
-    objects = Objects("s3", system, clock=lambda: system.now, sleep=system.sleep)
+    clock, system = Clock(0.0), Mock(_strip_protocol=str, **{"cat_file.return_value": b""})
+
+    def sleep(wait_s: float) -> None:
+        clock.now_s += wait_s
+
+    def fail(*_: object, **_more: object) -> None:
+        sleep(30.0)
+        raise ConnectionResetError
+
+    objects = Objects("s3", system, clock=clock, sleep=sleep)
     if is_heard:
         objects.read("s3://x")
-    system.is_lost = True
+    system.cat_file.side_effect = fail
     with pytest.raises(TimeoutError, match="GET s3://x"):
         objects.read("s3://x")
-    assert min_s < system.now < max_s
+    assert min_s < clock.now_s < max_s
 
 
 @pytest.mark.parametrize(("kind", "answers"), data_of("batch_object_store")["answers"].items())

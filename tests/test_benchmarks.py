@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
-from support import run_program
+from support import ROOT, run_program
 
 # A scorer with the functions of the corpus's own, over words between blanks.
 SCORER = """
@@ -61,12 +62,8 @@ def test_pages_count_in_the_half_of_their_name_hash_and_thresholds_apply(shared:
     [(0.5, (1, 2, 24), [None, 1, 12]), (0.95, (19, 20, 24), [None, 19, 22]), (0.99, (24, 99, 100), [None, None, 99])],
 )
 def test_a_percentile_is_reported_only_with_requests_beyond_it(
-    share: float, counts: tuple[int, ...], expected: list[int | None]
+    monkeypatch: pytest.MonkeyPatch, share: float, counts: tuple[int, ...], expected: list[int | None]
 ) -> None:
-    code = f"""
-import json, sys
-sys.path.insert(0, "benchmarks")
-from bench.peer_load import quantile
-print(json.dumps([quantile(range(count), {share}) for count in {counts}]))
-"""
-    assert json.loads(run_program("-c", code).stdout) == expected
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    quantile = import_module("bench.peer_load").quantile
+    assert [quantile(range(count), share) for count in counts] == expected

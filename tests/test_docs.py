@@ -71,14 +71,10 @@ def test_the_index_links_to_every_page() -> None:
 
 
 @pytest.mark.parametrize("page", CODE_PAGES, ids=lambda page: page.name)
-def test_every_file_that_a_page_names_exists(page: Path) -> None:
-    assert [name for name in FILE.findall(page.read_text(encoding="utf-8")) if find(name) is None] == []
-
-
-@pytest.mark.parametrize("page", CODE_PAGES, ids=lambda page: page.name)
-def test_every_name_that_follows_a_file_is_defined_there(page: Path) -> None:
-    named = NAME.findall(page.read_text(encoding="utf-8"))
-    assert [f"{file}: {name}" for file, name in named if name not in names_of(find(file) or page)] == []
+def test_files_and_names_that_a_page_mentions_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert [name for name in FILE.findall(text) if find(name) is None] == []
+    assert [f"{file}: {name}" for file, name in NAME.findall(text) if name not in names_of(find(file) or page)] == []
 
 
 def test_the_table_of_constants_has_the_values_of_the_code() -> None:

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import requests
@@ -103,51 +104,27 @@ def test_missing_nvml_is_not_logged(gpu_home: Path) -> None:
     assert probe(gpu_home, {}) == (None, "")
 
 
-class Totals(Nvml):
-    """A GPU of 1000 bytes that lists no processes."""
-
-    def __init__(self, used: int) -> None:
-        self.used = used
-
-    def totals(self) -> tuple[int, int]:
-        return self.used, 1000
-
-    def processes(self) -> Mapping[int, int | None]:
-        return {}
-
-    def busy_ratio(self) -> float:
-        raise GpuUnreadable("not known")
+def own_bytes(*steps: tuple[int, Siblings]) -> list[int | None]:
+    """What a reader says that its process holds, while the used bytes of its GPU and its siblings change."""
+    nvml = Mock(spec=Nvml, **{"processes.return_value": {}, "busy_ratio.side_effect": GpuUnreadable("not known")})
+    nvml.totals.side_effect = [(used, 1000) for used, _ in steps]
+    gauge = GpuMemoryReader(nvml, logging.getLogger("test-gpu"), steps[0][1])
+    readings = [gauge.read(siblings) for _, siblings in steps[1:]]
+    return [reading.own_bytes if reading else None for reading in readings]
 
 
-def own_bytes(gauge: GpuMemoryReader, siblings: Siblings) -> int | None:
-    reading = gauge.read(siblings)
-    return reading.own_bytes if reading else None
-
-
-def test_siblings_memory_is_not_counted() -> None:
-    source = Totals(used=150)
-    gauge = GpuMemoryReader(source, logging.getLogger("test-gpu"), Siblings(gpu_bytes=100))
-    source.used = 350
-    assert own_bytes(gauge, Siblings(gpu_bytes=100)) == 200
-    source.used = 250
-    assert own_bytes(gauge, Siblings(gpu_bytes=0)) == 200
-
-
-def test_memory_of_a_loading_sibling_is_not_counted() -> None:
-    source = Totals(used=0)
-    gauge = GpuMemoryReader(source, logging.getLogger("test-gpu"), Siblings())
-    source.used = 200
-    assert own_bytes(gauge, Siblings()) == 200
-    source.used = 400
-    assert own_bytes(gauge, Siblings(settled=False)) == 200
-    source.used = 410
-    assert own_bytes(gauge, Siblings(gpu_bytes=200)) == 210
+def test_memory_of_siblings_is_not_counted() -> None:
+    one, none = Siblings(gpu_bytes=100), Siblings()
+    assert own_bytes((150, one), (350, one), (250, none)) == [200, 200]
+    loading, loaded = Siblings(settled=False), Siblings(gpu_bytes=200)
+    assert own_bytes((0, none), (200, none), (400, loading), (410, loaded)) == [200, 200, 210]
 
 
 def serving(home: Path, gpu: SimulatedGpu, **env: str) -> dict[str, str]:
     """The environment of a service of one worker with Tr's double, which takes two sessions of 100 MB."""
     return {
         "OCRSVC_ENGINE": "tr",
+        "OCRSVC_ISOLATION": "thread",
         "OCRSVC_TR_HOME": str(home),
         "OCRSVC_TR_SHARED_SESSIONS": "true",
         "OCRSVC_WORKERS": "1",
