@@ -15,6 +15,7 @@ import pytest
 from gunicorn.arbiter import Arbiter
 from gunicorn.config import Config
 from gunicorn.errors import HaltServer
+from keys_support import WRONG
 
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.serving.request_guard import InFlightTable
@@ -150,6 +151,16 @@ def test_other_logs_are_reopened_when_one_cannot_be(tmp_path: Path) -> None:
     log.access_log.info("a line")
     assert "a line" in (tmp_path / "access").read_text()
     for handler in [*log.error_log.handlers, *log.access_log.handlers]:
+        handler.close()
+
+
+def test_a_key_in_a_query_is_no_part_of_gunicorns_access_log(tmp_path: Path) -> None:
+    cfg = Config()
+    cfg.set("accesslog", str(tmp_path / "access"))
+    log = LastingLogger(cfg)
+    log.access_log.info("%(r)s", {"r": f"POST /v1/images:annotate?key={WRONG} HTTP/1.1"})
+    assert WRONG not in (tmp_path / "access").read_text()
+    for handler in log.access_log.handlers:
         handler.close()
 
 

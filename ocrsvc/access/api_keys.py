@@ -225,7 +225,7 @@ def credential_of(authorization: str, *others: str) -> Credential:
 
 
 def hide_secrets(record: logging.LogRecord) -> bool:
-    """Log filter: replace secrets with "…", because gunicorn logs requests that it cannot parse."""
+    """Log filter: replace secrets with "…", because gunicorn logs queries, and requests that it cannot parse."""
     line = record.getMessage()
     if _PREFIX in line:
         record.msg, record.args = _SECRET_PART.sub(r"\1…", line), None

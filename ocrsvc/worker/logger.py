@@ -27,8 +27,9 @@ class LastingLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
 
     def setup(self, cfg: Any) -> None:
         """Apply the configuration; on an error after the start the old handlers stay."""
-        self.error_log.addFilter(hide_secrets)
         logs = (self.error_log, self.access_log)
+        for log in logs:
+            log.addFilter(hide_secrets)
         before = [list(log.handlers) for log in logs]
         try:
             super().setup(cfg)
