@@ -93,19 +93,6 @@ def _trwebocr_readme(place: Place, readme: Path) -> str:
     return "".join(run(place, [sys.executable, "-W", "ignore", "-c", snippet + tell]) for snippet in here)
 
 
-def _paddlex_snippet(place: Place, python: Path) -> str:
-    code = (
-        "import base64, requests\n"
-        "file = base64.b64encode(open('page.png', 'rb').read()).decode('ascii')\n"
-        f"response = requests.post('{place.url}/ocr', json={{'file': file, 'fileType': 1}})\n"
-        "assert response.status_code == 200\n"
-        "for res in response.json()['result']['ocrResults']:\n"
-        "    print(res['prunedResult'])\n"
-        "    assert base64.b64decode(res['ocrImage'])[:2] == b'\\xff\\xd8'\n"
-    )
-    return run(place, [python, "-c", code])
-
-
 def _perf_analyzer(*words: str) -> Callable[[Place, Path], str]:
     def with_place(place: Place, program: Path) -> str:
         sent = {"data": [{"image": {"b64": _page_as_base64(place)}}]}
@@ -125,18 +112,6 @@ def _umi_manual(place: Place, manual: Path) -> str:
     asking = next(snippet for snippet in snippets if "get_options" in snippet)
     reading = next(snippet for snippet in snippets if '"base64"' in snippet)
     return "".join(run(place, [sys.executable, "-c", snippet]) for snippet in (asking, reading))
-
-
-def _ocrspace(place: Place, python: Path) -> str:
-    code = (
-        "import base64, ocrspace\n"
-        f"api = ocrspace.API(endpoint='{place.url}/parse/image')\n"
-        "print(api.ocr_file('page.png'))\n"
-        "print(api.ocr_file(open('page.png', 'rb')))\n"
-        "print(api.ocr_base64('data:image/png;base64,' + base64.b64encode(open('page.png', 'rb').read()).decode()))\n"
-        "try:\n    api.ocr_base64('!!!!')\nexcept Exception as error:\n    print('refused:', error)\n"
-    )
-    return run(place, [python, "-c", code])
 
 
 def _commands(lines: Sequence[str], env: dict[str, str], also: Source | None) -> Callable[[Place, Path], str]:

@@ -35,30 +35,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 
 # Each thread allocates while all are alive, so that an unlimited malloc gives each an arena of its own.
-ARENAS = """
-import ctypes, threading, xml.etree.ElementTree as tree, tempfile, sys
-from ocrsvc.system.allocator import limit_arenas
-if sys.argv[1] == "limited":
-    assert limit_arenas()
-libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
-here = threading.Barrier(6)
-def allocate():
-    here.wait()
-    libc.malloc(5000)
-    here.wait()
-threads = [threading.Thread(target=allocate) for _ in range(6)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-libc.fdopen.restype = ctypes.c_void_p
-libc.fdopen.argtypes = (ctypes.c_int, ctypes.c_char_p)
-libc.malloc_info.argtypes, libc.fclose.argtypes = (ctypes.c_int, ctypes.c_void_p), (ctypes.c_void_p,)
-with tempfile.NamedTemporaryFile() as file:
-    stream = libc.fdopen(ctypes.c_int(__import__("os").open(file.name, 1)), b"w")
-    libc.malloc_info(0, stream)
-    libc.fclose(stream)
-    print(len(tree.parse(file.name).findall("heap")))
-"""
+ARENAS = data_of("programs")["arenas"]
 
 
 def arenas(mode: str) -> int:
@@ -73,25 +50,7 @@ def test_many_threads_share_two_arenas() -> None:
 
 
 # What is freed between two things that stay cannot leave the heap by itself.
-GIVING_BACK = """
-import ctypes, resource
-from pathlib import Path
-from typing import Any
-from ocrsvc.system.allocator import release_free_memory
-libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
-libc.free.argtypes = (ctypes.c_void_p,)
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-blocks = [libc.malloc(100_000) for _ in range(600)]
-for block in blocks:
-    ctypes.memset(block, 1, 100_000)
-for block in blocks[:-1]:
-    libc.free(block)
-held = resident()
-assert release_free_memory()
-print(held - resident())
-"""
+GIVING_BACK = data_of("programs")["giving_back"]
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc, whose heap this is")

@@ -10,25 +10,14 @@ from pathlib import Path
 
 import pytest
 from models_support import make_version
-from support import data_of
+from support import ROOT, data_of
 
 from ocrsvc.engines.model.files import MANIFEST
 from ocrsvc.engines.model.version import built_in_model
 from ocrsvc.errors import BadModel, SettingsError
 from ocrsvc.models.repository import ModelRepository
 
-MODEL = """
-tier = "tiny"
-[detection]
-file = "det.onnx"
-[[recognition]]
-file = "rec.onnx"
-languages = ["zh", "en"]
-[[recognition]]
-name = "cyrillic"
-file = "cyrillic.onnx"
-languages = ["ru", "en"]
-"""
+MODEL = (ROOT / "tests" / "data" / "two_recognizers.toml").read_text("utf-8")
 
 
 def a_version(repository: Path, name: str = "mine", number: int = 2, model: str = MODEL) -> Path:
@@ -66,8 +55,7 @@ def test_a_changed_file_is_refused_when_it_is_read(tmp_path: Path) -> None:
 def test_bad_description_names_its_fault(tmp_path: Path, model: str, reason: str) -> None:
     a_version(tmp_path, model=model)
     (bad,) = ModelRepository(tmp_path).scan().bad
-    assert (bad.name, bad.number) == ("mine", 2)
-    assert len(bad.digest) == 64
+    assert (bad.name, bad.number, len(bad.digest)) == ("mine", 2, 64)
     with pytest.raises(BadModel, match=reason):
         raise BadModel(bad.reason)
 

@@ -3,27 +3,12 @@
 import subprocess
 import sys
 
-from support import ROOT, run_server
+from support import ROOT, data_of, run_server
 
 # Python's own event loop for Unix needs the rest.
-WITHOUT_UNIX = """
-import os, socket, sys
-for name in ("fcntl", "resource", "pwd", "grp", "termios"):
-    sys.modules[name] = None
-for name in ("fork", "sched_getaffinity", "memfd_create", "geteuid", "statvfs", "pread"):
-    delattr(os, name)
-del socket.TCP_USER_TIMEOUT
-"""
-CLIENT = """
-from ocrsvc.client import Client
-with Client(sys.argv[1]) as client:
-    print(client.read(sys.argv[2]).text)
-"""
-COMMAND = """
-sys.argv = ["ocrsvc", "read", "--url", *sys.argv[1:]]
-from ocrsvc.cli.main import run
-run()
-"""
+WITHOUT_UNIX = data_of("programs")["without_unix"]
+CLIENT = data_of("programs")["client"]
+COMMAND = data_of("programs")["command"]
 
 
 def test_client_and_command_read_without_unix_modules() -> None:

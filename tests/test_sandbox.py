@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import read_data, run_program
+from support import data_of, read_data, run_program
 
 from ocrsvc.system import sandbox
 from ocrsvc.system.sandbox import Restrictions
@@ -22,32 +22,7 @@ OTHERWISE = {
     "read another file of another process": errno.EACCES,
     "open by a structure": errno.ENOSYS,
 }
-SOURCE = """
-import ctypes, json, os, resource, socket, subprocess, sys, threading, time
-from ocrsvc.system.sandbox import restrict, system_call as call
-READABLE, OTHER, TRIES = json.loads(sys.argv[1])
-X86 = os.uname().machine == "x86_64"
-OPEN, OUT = os.open(READABLE, os.O_RDONLY), os.open(OTHER, os.O_RDWR)
-CONNECTED, peer = socket.socketpair()
-LOOSE = socket.socket()
-resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32))
-held = restrict([os.path.dirname(READABLE), "/not/there"])
-found = {}
-def attempt(name):
-    try:
-        eval(TRIES[name])
-        found[name] = None
-    except OSError as error:
-        found[name] = error.errno
-    except ValueError:
-        # What Python makes of a limit that cannot be raised.
-        found[name] = 1
-for name in TRIES:
-    thread = threading.Thread(target=attempt, args=(name,))
-    thread.start()
-    thread.join()
-print(json.dumps([held.landlock, held.seccomp, found]))
-"""
+SOURCE = data_of("programs")["sandbox"]
 
 
 @pytest.fixture(scope="module")
