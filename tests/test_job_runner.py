@@ -38,7 +38,7 @@ def begun(job: Job, number: int, times: int) -> None:
     job.put(BEGUN, {number: times})
 
 
-def test_a_full_disk_is_reported_once_and_tried_again_ever_later(
+def test_a_full_disk_is_logged_once_and_retried_with_backoff(
     reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses: list[float] = []
@@ -67,12 +67,11 @@ def test_a_full_disk_is_reported_once_and_tried_again_ever_later(
 
 
 @pytest.mark.parametrize("numbers", [[1], []])
-def test_a_job_whose_end_cannot_be_written_waits_again(
+def test_a_job_whose_end_cannot_be_written_stays_waiting(
     reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch, numbers: list[int]
 ) -> None:
     job = jobs.add(DOCUMENT, replace(ASKED, numbers=numbers))
     begun(job, 1, 1)
-
     monkeypatch.setattr(Job, "finish", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     if not numbers:
         monkeypatch.setattr(Reader, "open_document", lambda *_: 1 / 0)
@@ -81,9 +80,7 @@ def test_a_job_whose_end_cannot_be_written_waits_again(
     assert job.progress().state == "waiting"
 
 
-def test_what_ends_every_process_that_opens_a_document_or_makes_a_file_is_left_out_in_the_end(
-    reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documents_that_kill_are_given_up(reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[str, object]] = []
 
     def make(_jobs: JobStore, job: Job, name: str, _check: object) -> None:
@@ -101,9 +98,7 @@ def test_what_ends_every_process_that_opens_a_document_or_makes_a_file_is_left_o
     assert made == [("pdf", {"-1": 1}), ("text", {"-2": 1}), ("text", {"-1": 3, "-2": 1})]
 
 
-def test_a_page_that_was_given_up_in_good_order_is_as_suspect_as_before(
-    reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_never_started_is_no_crash(reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "POLL_S", 0.01)
     outcomes = [QueueFull("full"), NeverStarted("behind"), DeadlineExceeded("late"), DeadlineExceeded("too late")]
     monkeypatch.setattr(reader, "_begin", Mock(side_effect=outcomes))
@@ -114,9 +109,7 @@ def test_a_page_that_was_given_up_in_good_order_is_as_suspect_as_before(
     assert [row["error"] for row in job.pages()] == ["too late"]
 
 
-def test_a_loss_of_power_that_leaves_a_note_empty_or_a_page_damaged_costs_no_job(
-    reader: Reader, jobs: JobStore
-) -> None:
+def test_a_power_loss_during_a_write_loses_no_job(reader: Reader, jobs: JobStore) -> None:
     job = jobs.add(DOCUMENT, ASKED)
     (job.folder / BEGUN).write_bytes(b"")
     (job.folder / "pages.jsonl").write_bytes(b'{"number": 1, "pa\x01": }\n')
@@ -124,9 +117,7 @@ def test_a_loss_of_power_that_leaves_a_note_empty_or_a_page_damaged_costs_no_job
     assert (job.progress().state, job.page_count()) == ("success", 1)
 
 
-def test_a_job_whose_reader_died_before_its_end_was_in_the_database_is_read_no_more(
-    reader: Reader, jobs: JobStore
-) -> None:
+def test_a_finished_job_missing_in_the_database_is_not_read_again(reader: Reader, jobs: JobStore) -> None:
     job = jobs.add(DOCUMENT, ASKED)
     job.put("done.json", {"state": "success"})
     assert jobs.all("NOT is_done") == [job]
@@ -134,11 +125,8 @@ def test_a_job_whose_reader_died_before_its_end_was_in_the_database_is_read_no_m
     assert (jobs.all("NOT is_done"), job.page_count()) == ([], 0)
 
 
-def test_a_job_waits_while_its_database_cannot_be_used(
-    reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_waits_for_a_broken_database(reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     job = jobs.add(DOCUMENT, ASKED)
-
     waiting = jobs.all("NOT is_done")
     with monkeypatch.context() as patched:
         patched.setattr(jobs, "all", lambda _: waiting)

@@ -93,7 +93,7 @@ def fetching(place: Place, way: str) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("way", ["docling", "azure", "dict", "text", *UMI_FILES])
-def test_memory_holds_a_page_of_a_long_result(place: Place, way: str) -> None:
+def test_a_long_result_takes_the_memory_of_a_page(place: Place, way: str) -> None:
     fetch = fetching(place, way)
     tracemalloc.start()
     try:
@@ -109,10 +109,9 @@ def test_memory_holds_a_page_of_a_long_result(place: Place, way: str) -> None:
     assert peak_bytes < 1.5 * MB
 
 
-def test_pages_for_which_there_is_no_memory_are_told_later(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_without_memory_are_answered_later(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     job = place.umi()
     add_pages(job, 2)
-
     with monkeypatch.context() as patched:
         patched.setattr(Share, "take", Mock(side_effect=QueueFull("no memory")))
         refused = place.client.post("/api/doc/result", json={"id": job.id, "is_data": True})
@@ -134,7 +133,7 @@ def test_no_cell_of_a_csv_file_is_a_formula(place: Place, text: str) -> None:
     assert f'"{cell}"' in sent
 
 
-def test_an_archive_of_which_nothing_was_read_is_refused(place: Place) -> None:
+def test_an_archive_without_a_readable_page_is_refused(place: Place) -> None:
     job, where = place.docling(target_type="zip")
     job.append_page({"number": 1, "error": "It is black.", "code": "engine_failed"})
     job.finish()
@@ -142,9 +141,7 @@ def test_an_archive_of_which_nothing_was_read_is_refused(place: Place) -> None:
     assert (answer.status_code, "It is black." in answer.text) == (422, True)
 
 
-def test_clients_that_do_not_read_a_long_result_hold_no_memory_and_get_it_later(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_clients_that_do_not_read_a_long_result_hold_no_memory(tmp_path_factory: pytest.TempPathFactory) -> None:
     env = {"OCRSVC_FAKE_TEXT": "dense " * 16_000, "OCRSVC_THREADS": "2"}
     with job_service(tmp_path_factory.mktemp("service"), env) as service, ExitStack() as stack:
         job_id = service.submit(numbered_pdf(100), format="ndjson")
