@@ -14,8 +14,8 @@ from ocrsvc.engines.layout.regions import LAYOUT_MODEL, TYPES, FoundRegion, assi
 from ocrsvc.engines.on_demand_model import OnDemandModel
 from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.errors import DeadlineExceeded, EngineFailed
-from ocrsvc.imaging.geometry import restore_page, turn
-from ocrsvc.results import Box, Image, Line, Page, Pixels, ReadOptions, ReadTask, Region, no_check
+from ocrsvc.imaging.geometry import turn
+from ocrsvc.results import Box, Image, Line, Page, Pixels, ReadOptions, ReadTask, no_check
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
@@ -113,8 +113,3 @@ def test_every_engine_returns_regions_on_request() -> None:
     assert isinstance(asked, Page)
     assert plain.regions == ()
     assert sorted(line for region in asked.regions for line in region.lines) == [0, 1]
-
-
-def test_regions_are_restored_to_image_coordinates() -> None:
-    page = Page(50, 100, 0, (line_at(1, 1),), regions=(Region("title", 0.5, SQUARE, (0,)),))
-    assert restore_page(page, 0, 100, 200).regions[0].box == ((0.0, 0.0), (2.0, 0.0), (2.0, 2.0), (0.0, 2.0))

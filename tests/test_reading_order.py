@@ -46,33 +46,12 @@ def column(left: float, top: float, rows: int, width: float = 200) -> list[Frame
     return [(left, top + 14 * row, left + width, top + 14 * row + 10) for row in range(rows)]
 
 
-def cells_of(rows: int, pitch: float, cells: Sequence[tuple[float, int, float]]) -> list[Frame]:
-    """Rows of cells, each with its left side, its number of lines and how far below the row it begins."""
-    return [
-        (left, pitch * row + below + 12 * line, left + 60, pitch * row + below + 12 * line + 10)
-        for row in range(rows)
-        for left, count, below in cells
-        for line in range(count)
-    ]
-
-
 ORDERED: dict[str, list[Frame]] = {
     "nothing": [],
     "rows": [(0, 0, 10, 10), (0, 50, 10, 60)],
     "one row, though the left one lies higher": [(0, 0, 40, 10), (50, 3, 90, 13)],
     "small text 4 px apart": [(0, 0, 10, 4), (50, 4, 60, 8)],
     "large text 30 px apart": [(0, 0, 90, 100), (100, 30, 200, 130)],
-    "two columns": column(0, 0, 5) + column(220, 0, 5),
-    "three columns": column(0, 0, 5) + column(220, 3, 5) + column(440, 0, 5),
-    "bands of columns below a title": [
-        *[(20.0, 0.0, 400.0, 10.0), *column(0, 14, 5), *column(220, 14, 5)],
-        *[(20.0, 85.0, 400.0, 95.0), *column(0, 100, 5), *column(220, 100, 5)],
-    ],
-    "a receipt, row by row": [row[at] for at in range(6) for row in (column(0, 0, 6, 150), column(300, 0, 6, 30))],
-    "a table, row by row": [column(100 * cell, 0, 5, width=40)[row] for row in range(5) for cell in range(4)],
-    "cells of several lines": cells_of(1, 0, [(0, 1, 12), (100, 2, 6), (220, 3, 0)]),
-    "three rows of cells of several lines": cells_of(3, 50, [(0, 1, 0), (100, 3, 0), (200, 2, 0)]),
-    "four rows of cells of several lines": cells_of(4, 50, [(0, 1, 0), (100, 3, 0), (200, 2, 0)]),
 }
 
 
@@ -137,7 +116,6 @@ def test_mirrored_pages_are_ordered_alike_from_right_to_left(kind: str) -> None:
     KINDS[kind](sheet)
     quads, texts = quads_of(sheet.lines, View().matrix(WIDTH, HEIGHT), source), [line.text for line in sheet.lines]
     reflected = (quads * (-1, 1) + (WIDTH, 0)).astype(np.float32)[:, [1, 0, 3, 2]]
-
     assert reading_order(reflected, texts, from_right=True) == reading_order(quads, texts)
 
 
@@ -201,9 +179,7 @@ def length(rule: NDArray[np.float32]) -> float:
 def test_rules_are_found_with_their_length() -> None:
     cells = grid(3, 3)
     lines = [line for cell in cells for line in lines_in(cell, 2)]
-
     found = find_rules(drawn(rules_around(cells), lines), quads_around(lines))
-
     assert sorted(round(length(rule), -1) for rule in found) == pytest.approx([300] * 4 + [600] * 4, abs=20)
 
 
@@ -212,9 +188,7 @@ def test_rules_of_a_slanted_page_are_found(degrees: float) -> None:
     cells = grid(3, 3)
     matrix = cv2.getRotationMatrix2D((350, 250), degrees, 1)
     pixels = cv2.warpAffine(drawn(rules_around(cells), []), matrix, (700, 500), borderValue=(255, 255, 255))
-
     found = find_rules(np.asarray(pixels, np.uint8), quads_around(lines_in(cells[0], 2)))
-
     assert sum(length(rule) > 250 for rule in found) >= 7
 
 
@@ -224,36 +198,11 @@ def test_stacked_strokes_of_letters_are_not_rules() -> None:
     assert find_rules(drawn(rules_around(grid(3, 3)), []), quads_around([])).shape == (0, 4, 2)
 
 
-# Lines that stand below each other in the places of a grid; what rules close in is read whole, row by row.
-@pytest.mark.parametrize(
-    ("places", "counts"),
-    [
-        (grid(3, 4), (1, 1, 1)),
-        (grid(3, 4), (3, 1, 2)),
-        (grid(3, 4), (1, 3, 1)),
-        (grid(3, 3, gap=20, width=200, height=120), (4, 4, 4)),
-        (grid(3, 3, gap=20, width=150, height=120), (4, 4, 4)),
-    ],
-    ids=["table of lines", "table", "table with a long middle", "cards", "narrow cards"],
-)
-def test_cells_and_cards_are_read_as_a_whole_row_by_row(places: list[Frame], counts: tuple[int, ...]) -> None:
-    lines = [line for number, place in enumerate(places) for line in lines_in(place, counts[number % 3])]
-    assert_in_order(lines, rules_around(places))
-
-
-def test_a_cell_over_several_rows_is_read_with_the_first() -> None:
-    cells: list[Frame] = [(20, 20, 220, 220), *((220, 20 + 100 * row, 420, 120 + 100 * row) for row in range(2))]
-    lines = [(30.0, 110.0, 100.0, 130.0), *lines_in(cells[1], 3), *lines_in(cells[2], 3)]
-
-    assert_in_order(lines, rules_around(cells))
-
-
 def test_a_table_without_outer_rules_at_its_sides_is_read_cell_by_cell() -> None:
     cells = grid(3, 4)
     rules = rules_around(cells)
     inner = rules[(rules[:, :, 0].max(axis=1) > 20) & (rules[:, :, 0].min(axis=1) < 620)]
     lines = [line for number, cell in enumerate(cells) for line in lines_in(cell, (3, 1, 2)[number % 3])]
-
     assert_in_order(lines, inner)
 
 
@@ -263,7 +212,6 @@ def test_a_framed_note_in_a_column_is_read_in_its_place() -> None:
     below = [(0.0, 204.0 + 24 * row, 280.0, 224.0 + 24 * row) for row in range(4)]
     right = [(310.0, 7 + 24.0 * row, 590.0, 27 + 24.0 * row) for row in range(12)]
     lines = left + lines_in(note, 2, 250) + below + right
-
     assert_in_order(lines, rules_around([note]))
 
 
@@ -271,7 +219,6 @@ def test_nested_frames_take_linear_time() -> None:
     frames = [(5.0 * step, 30.0 * step, 4000 - 5.0 * step, 12100 - 30.0 * step) for step in range(200)]
     lines = [(frame[0] + 20, frame[1] + 6, frame[0] + 120, frame[1] + 26) for frame in frames]
     began = time.process_time()
-
     assert sorted(reading_order(quads_around(lines), None, rules_around(frames))) == list(range(200))
     assert time.process_time() - began < 1  # 0.04 s measured
 
@@ -282,7 +229,6 @@ def test_totals_between_two_rules_are_read_row_by_row() -> None:
     places = [(20, 20), *rows[:-1], (20, 170)]
     lines = [(x, y, x + 12.0 * len(text), y + 20.0) for (x, y), text in zip(places, texts, strict=True)]
     rules = as_rules([(0, y, 620, y) for y in (50, 162)])
-
     assert_in_order(lines, rules, texts)
 
 
@@ -290,5 +236,4 @@ def test_rows_of_a_table_between_rules_are_read_cell_by_cell() -> None:
     cells = grid(3, 4, height=110)
     lines = [line for number, cell in enumerate(cells) for line in lines_in(cell, (3, 1, 2)[number % 3], 150)]
     rules = as_rules([(0, top - 4, 620, top - 4) for top in (20, 130, 240, 350, 460)])
-
     assert_in_order(lines, rules, ["several words here"] * 24)
