@@ -78,7 +78,7 @@ def _steps(planes: str, steps: str, opset: int, constants: dict[str, NDArray[Any
 
 def model_of(
     nodes: Sequence[onnx.NodeProto],
-    constants: Mapping[str, NDArray[Any]],
+    constants: Mapping[str, Any],
     opset: int,
     taken: tuple[str, Shape],
     given: tuple[str, Shape],
@@ -90,7 +90,7 @@ def model_of(
         "drawn",
         [helper.make_tensor_value_info(taken[0], TensorProto.FLOAT, taken[1])],
         [helper.make_tensor_value_info(given[0], TensorProto.FLOAT, given[1])],
-        [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in constants.items()],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     if characters is not None:

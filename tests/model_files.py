@@ -49,10 +49,10 @@ def recognizer(
         helper.make_node("Softmax", ["logits"], ["classes"], axis=2),
     ]
     constants: dict[str, NDArray[Any]] = {"weights": weights}
-    if shape is not None:
-        constants["columns"] = np.array([1, 3, 48, 96], np.int64)
     if shape is None:
         nodes[0] = helper.make_node("Identity", ["x"], ["flat"])
+    else:
+        constants["columns"] = np.array([1, 3, 48, 96], np.int64)
     given = shape if shape is not None else ("N", "T", classes)
     return model_of(nodes, constants, 13, ("x", ("N", 3, height, "W")), ("classes", given), characters)
 

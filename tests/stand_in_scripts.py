@@ -6,15 +6,16 @@ an E seen in a mirror, which the detector takes for text. The model takes the da
 column of a line, and a class is as likely as its stripes agree.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from typing import Final
 
 import numpy as np
-import onnx
+from drawn_models import model_of
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from ocrsvc.results import Pixels
 
@@ -96,19 +97,11 @@ class StandIn:
         bias_of_class[-1] = (3 + 2 * self.black - STRIPES) * CERTAINTY
         bias_of_class[0] = (3 + 2 * self.black) * CERTAINTY
         weights, bias = _filters(self.black, *self.ink_px)
-        constants = {
-            "weights": weights,
-            "bias": bias,
-            "least": np.float32(-1),
-            "most": np.float32(1),
-            "agreement": agreement,
-            "bias_of_class": bias_of_class,
-        }
-        beside = (WINDOW_PX - STEP_PX) // 2
+        constants = {"weights": weights, "bias": bias, "least": np.float32(-1), "most": np.float32(1)}
+        constants |= {"agreement": agreement, "bias_of_class": bias_of_class}
+        pads = 2 * [0, (WINDOW_PX - STEP_PX) // 2]
         nodes = [
-            helper.make_node(
-                "Conv", ["x", "weights", "bias"], ["dark"], strides=[1, STEP_PX], pads=[0, beside, 0, beside]
-            ),
+            helper.make_node("Conv", ["x", "weights", "bias"], ["dark"], strides=[1, STEP_PX], pads=pads),
             helper.make_node("Clip", ["dark", "least", "most"], ["black"]),
             helper.make_node("Squeeze", ["black"], ["stripes"], axes=[2]),
             helper.make_node("Transpose", ["stripes"], ["steps"], perm=[0, 2, 1]),
@@ -116,16 +109,8 @@ class StandIn:
             helper.make_node("Add", ["product", "bias_of_class"], ["scores"]),
             helper.make_node("Softmax", ["scores"], ["probabilities"], axis=2),
         ]
-        graph = helper.make_graph(
-            nodes,
-            "stand-in",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, HEIGHT_PX, "W"])],
-            [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["N", "T", agreement.shape[1]])],
-            [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-        )
-        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=7)
-        onnx.checker.check_model(proto)
-        return bytes(proto.SerializeToString())
+        given: Sequence[int | str | None] = ["N", "T", agreement.shape[1]]
+        return model_of(nodes, constants, 11, ("x", ["N", 3, HEIGHT_PX, "W"]), ("probabilities", given))
 
 
 def _filters(black: int, top_px: float, bottom_px: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

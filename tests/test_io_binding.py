@@ -8,11 +8,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 from ppocr_support import WatchedSession
 
 from ocrsvc.engines.ppocr.runtime.session import (
@@ -63,19 +62,9 @@ class CpuContext(GpuContext):
 @pytest.fixture(scope="module")
 def doubling() -> onnxruntime.InferenceSession:
     """twice = 2 x, and place, the place of the greatest of each row."""
-    twice = helper.make_node("Add", ["x", "x"], ["twice"])
-    place = helper.make_node("ArgMax", ["x"], ["place"], axis=1, keepdims=0)
-    graph = helper.make_graph(
-        [twice, place],
-        "doubling",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None])],
-        [
-            helper.make_tensor_value_info("twice", TensorProto.FLOAT, [None, None]),
-            helper.make_tensor_value_info("place", TensorProto.INT64, [None]),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    onnx.checker.check_model(model)
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]>
+        doubling (float[rows, columns] x) => (float[rows, columns] twice, int64[rows] place)
+        { twice = Add(x, x)  place = ArgMax <axis = 1, keepdims = 0> (x) }""")
     return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
@@ -87,9 +76,7 @@ def test_non_contiguous_array_is_refused(doubling: onnxruntime.InferenceSession)
         run_bound(doubling, CpuContext(), OnGpu(ROWS[:, ::2]), ["twice"])
 
 
-def test_outputs_are_arrays_of_the_inputs_kind_and_keep_their_memory_alive(
-    doubling: onnxruntime.InferenceSession,
-) -> None:
+def test_outputs_are_of_the_inputs_kind_and_keep_their_memory(doubling: onnxruntime.InferenceSession) -> None:
     session = Session([(doubling, None)], SessionConfig("cuda"), CpuContext(), precision="fp32")
     assert session.run(ROWS, ["place"])[0].tolist() == [1, 0]
     twice, place = session.run(OnGpu(ROWS))

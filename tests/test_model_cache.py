@@ -27,33 +27,19 @@ def test_entry_is_found_by_its_key_only(tmp_path: Path) -> None:
     assert cache.find("other", "key") is None
 
 
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:100])
-
-
-def flip(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[50] ^= 1
-    file.write_bytes(data)
-
-
-def empty(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def open_to_all(file: Path) -> None:
-    file.chmod(0o666)
-
-
-def replace_by_folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
+HARMS: dict[str, Callable[[Path], object]] = {
+    "cut": lambda file: file.write_bytes(file.read_bytes()[:100]),
+    "changed": lambda file: file.write_bytes((data := file.read_bytes())[:50] + bytes([data[50] ^ 1]) + data[51:]),
+    "empty": lambda file: file.write_bytes(b""),
+    "open to all": lambda file: file.chmod(0o666),
+    "a folder": lambda file: file.rename(f"{file}.away").with_name(file.name).mkdir(),
+}
 
 
 @pytest.mark.parametrize("own_key", [None, KEY], ids=["plain", "encrypted"])
-@pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all, replace_by_folder])
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
 def test_damaged_or_untrusted_entry_is_made_again(
-    tmp_path: Path, harm: Callable[[Path], None], own_key: ModelKey | None
+    tmp_path: Path, harm: Callable[[Path], object], own_key: ModelKey | None
 ) -> None:
     cache = ModelCache(tmp_path, own_key)
     keep(cache)
@@ -68,7 +54,6 @@ def test_unwritable_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "file").write_text("not a folder")
     keep(ModelCache(tmp_path / "file"))
     assert ModelCache(tmp_path / "file").find("model", "key") is None
-
     monkeypatch.setattr(Path, "replace", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     keep(ModelCache(tmp_path / "new"))
     assert list((tmp_path / "new").iterdir()) == []
@@ -127,8 +112,8 @@ def test_library_files_are_found_by_their_key_only(tmp_path: Path) -> None:
     assert sorted(file.name for file in (tmp_path / "new" / "folder").iterdir()) == ["engine-key", "engine-other"]
 
 
-@pytest.mark.parametrize("harm", [cut, flip, empty, open_to_all])
-def test_incomplete_engine_file_is_built_again(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("harm", [*HARMS.values()][:-1], ids=[*HARMS][:-1])
+def test_incomplete_engine_file_is_built_again(tmp_path: Path, harm: Callable[[Path], object]) -> None:
     cache = ModelCache(tmp_path)
     build(cache)
     harm(tmp_path / "engine-key" / "sm90.engine")

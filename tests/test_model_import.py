@@ -92,9 +92,7 @@ def test_kind_of_a_file_does_not_depend_on_its_name(tmp_path: Path) -> None:
         (b"blank\n" + DICTIONARY, len(LETTERS) + 1, False),
     ],
 )
-def test_number_of_classes_determines_the_added_space(
-    tmp_path: Path, content: bytes, classes: int, adds_space: bool
-) -> None:
+def test_class_count_tells_of_an_added_space(tmp_path: Path, content: bytes, classes: int, adds_space: bool) -> None:
     model = found_in(tmp_path, {**FLAT, "rec.onnx": recognizer(classes), "dict.txt": content})
     assert model.description.recognition[0].adds_space == adds_space
     assert dictionary_of(model) == DICTIONARY.decode()
@@ -114,17 +112,10 @@ def test_nearest_fitting_dictionary_is_used(tmp_path: Path) -> None:
 
 
 def test_rapidocr_files_get_rapidocrs_normalisation(tmp_path: Path) -> None:
-    files: Files = {
-        "ch_PP-OCRv9_det_infer.onnx": detector(),
-        "ch_PP-OCRv9_rec_infer.onnx": recognizer(),
-        "k.txt": DICTIONARY,
-    }
-    found = found_in(tmp_path, files).description.detection
-    assert found is not None
-    assert found.mean == (0.5, 0.5, 0.5)
-    usual = found_in(tmp_path / "other", FLAT).description.detection
-    assert usual is not None
-    assert usual.mean == (0.485, 0.456, 0.406)
+    named = {"det.onnx": "ch_PP-OCRv9_det_infer.onnx", "rec.onnx": "ch_PP-OCRv9_rec_infer.onnx", "dict.txt": "k.txt"}
+    models = (found_in(tmp_path, {named[name]: FLAT[name] for name in FLAT}), found_in(tmp_path / "other", FLAT))
+    means = [model.description.detection and model.description.detection.mean for model in models]
+    assert means == [(0.5, 0.5, 0.5), (0.485, 0.456, 0.406)]
 
 
 def turboocr(folder: Path) -> Path:
@@ -143,9 +134,7 @@ def turboocr(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("tier", "detector_file", "characters"), [("tiny", "det_tiny.onnx", 62), ("medium", "det.onnx", 63)]
 )
-def test_a_folder_of_turboocr_gives_its_tiers_and_scripts(
-    tmp_path: Path, tier: str, detector_file: str, characters: int
-) -> None:
+def test_turboocr_folder_has_tiers_and_scripts(tmp_path: Path, tier: str, detector_file: str, characters: int) -> None:
     model = find_model(Wanted([turboocr(tmp_path)], tier))
     chosen = model.files["det.onnx"]
     assert not isinstance(chosen, bytes)
@@ -276,7 +265,7 @@ class TestHostileSources:
         with pytest.raises(BadModel, match=r"det\.onnx is a link to a file outside .*cp -rL"):
             find_model(Wanted([folder]))
 
-    def test_a_link_inside_is_what_it_leads_to(self, tmp_path: Path) -> None:
+    def test_a_link_inside_the_folder_is_followed(self, tmp_path: Path) -> None:
         folder = put(tmp_path, {f"blobs/{name}": content for name, content in FLAT.items()})
         (folder / "blobs" / "det.onnx").rename(folder / "blobs" / "0123")
         (folder / "det.onnx").symlink_to("blobs/0123")
@@ -284,13 +273,13 @@ class TestHostileSources:
         model = find_model(Wanted([folder]))
         assert "det.onnx" in model.files
 
-    def test_a_pipe_keeps_nobody_waiting(self, tmp_path: Path) -> None:
+    def test_a_pipe_is_skipped_without_waiting(self, tmp_path: Path) -> None:
         os.mkfifo(put(tmp_path, FLAT) / "pipe.onnx")
         assert "det.onnx" in find_model(Wanted([tmp_path])).files
         with pytest.raises(BadModel, match=r"pipe\.onnx is not a regular file"):
             find_model(Wanted([tmp_path / "pipe.onnx"]))
 
-    def test_what_is_too_large_is_not_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_large_files_are_not_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with (put(tmp_path, FLAT) / "dict.txt").open("ab") as file:
             file.truncate(1 << 30)
         with pytest.raises(BadModel, match="no dictionary"):
@@ -316,7 +305,7 @@ class TestHostileSources:
         with pytest.raises(BadModel, match=reason):
             parse_config(text, "inference.yml")
 
-    def test_whatever_is_changed_in_a_file_it_is_a_model_or_a_bad_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_mutated_files_are_read_or_refused_as_bad_models(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(inspection, "run_in_child", lambda _content, _name: (48, 64))
         rng, models, outcomes = random.Random(14), (detector(), recognizer(), classifier()), set[str]()
         for _ in range(400):

@@ -125,9 +125,7 @@ def test_every_rewrite_applies_to_the_built_in_model(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("features", [b"flags : avx2 avx512f fma", b"flags : avx2 fma"])
-def test_the_detector_with_another_layout_finds_the_same_lines(
-    features: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_detector_of_another_layout_finds_the_same(features: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare_model, "cpu_features", lambda: features)
     shipped = built_in_part(DETECTION).shipped
     page = cv2.resize(load("notice.png"), (640, 320)).astype(np.uint8)
@@ -161,9 +159,7 @@ def test_a_recognizer_with_a_different_last_layer_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("decoder", "call"), [("greedy", 1), ("greedy", 2), ("greedy", 4), ("beam", 30)])
-def test_a_cancelled_page_stops_at_any_stage_and_its_neighbours_are_read(
-    handle: PageHandle, call: int, decoder: Decoder
-) -> None:
+def test_a_cancelled_page_stops_at_any_stage_alone(handle: PageHandle, call: int, decoder: Decoder) -> None:
     image = Image(load("notice.png"), "png")
     given_up = ReadTask(image, ReadOptions(decoder=decoder), check=give_up_at(call))
     answers = handle.read([given_up, ReadTask(image)])
@@ -192,9 +188,7 @@ def test_beam_search_reads_the_same_with_and_without_helper_threads(handle: Page
     engine.close()
 
 
-def test_a_cached_model_is_bit_identical_without_the_package_onnx(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cached_model_is_bit_identical_without_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, tensor = ModelCache(tmp_path), to_tensor(load("notice.png")[:288, :640])
     made = open_model(built_in_part(DETECTION), SessionConfig("cpu"), store).run(tensor)[0]
     monkeypatch.setitem(sys.modules, "onnx", None)  # importing it fails from here on

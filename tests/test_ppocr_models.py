@@ -211,9 +211,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     [*((*bad, "thread") for bad in BAD.values()), (*BAD["a dictionary of another model"], "process")],
     ids=[*BAD, "in a child"],
 )
-def test_unusable_model_is_refused_with_the_reason(
-    tmp_path: Path, changed: dict[str, Any], fault: str, isolation: str
-) -> None:
+def test_unusable_model_is_refused(tmp_path: Path, changed: dict[str, Any], fault: str, isolation: str) -> None:
     version = a_version(tmp_path / "models", **changed)
     with pytest.raises(BadModel, match=fault) as raised, opened(version, tmp_path / "cache", isolation=isolation):
         pass
@@ -234,7 +232,7 @@ def test_model_with_external_weights_is_refused(
         read(handle)
 
 
-def test_shades_become_what_the_model_takes() -> None:
+def test_pixels_are_normalised_as_described() -> None:
     pixels = noise(3, 32, 40, 3)
     expected = (pixels / 255 - np.array(IMAGENET.mean)) / np.array(IMAGENET.std)
     assert np.allclose(to_tensor(pixels, IMAGENET)[0], np.moveaxis(expected, -1, 0), atol=1e-6)
@@ -255,7 +253,7 @@ def test_openvino_makes_the_same_tensor_of_pixels(tmp_path: Path) -> None:
     assert np.allclose(maps[0], maps[1], atol=1e-5)
 
 
-def test_thresholds_say_what_is_a_line_and_how_far_it_reaches() -> None:
+def test_thresholds_decide_on_lines_and_their_extent() -> None:
     probabilities = np.zeros((96, 320), np.float32)
     probabilities[40:56, 40:280] = 0.55
 

@@ -92,9 +92,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
 
 
 @pytest.mark.parametrize(("device", "provider", "available", "chosen"), data_of("providers"))
-def test_the_provider_follows_from_the_settings_and_what_is_missing_is_refused(
-    device: Any, provider: Any, available: list[str], chosen: str
-) -> None:
+def test_provider_is_chosen_or_refused(device: Any, provider: Any, available: list[str], chosen: str) -> None:
     if chosen in ("cpu", "openvino", "cuda", "tensorrt"):
         assert choose_provider(device, provider, available) == chosen
         return
@@ -129,7 +127,7 @@ def test_unsupported_precision_is_refused(runtime: Runtime, running: SessionConf
         (SessionConfig("cuda"), {CPU}, EPFail("libcudnn.so.9: cannot open shared object file")),
     ],
 )
-def test_a_provider_that_fails_or_falls_back_is_refused_when_it_was_asked_for(
+def test_a_requested_provider_must_start_without_fallback(
     runtime: Runtime, running: SessionConfig, works: set[str], failure: Exception | None
 ) -> None:
     runtime.works, runtime.failure = works, failure
@@ -139,9 +137,7 @@ def test_a_provider_that_fails_or_falls_back_is_refused_when_it_was_asked_for(
 
 
 @pytest.mark.parametrize("failure", [None, EPFail("no GPU"), RuntimeError("no driver")])
-def test_auto_takes_the_cpu_where_no_gpu_works_and_says_why(
-    runtime: Runtime, failure: Exception | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_auto_falls_back_to_cpu(runtime: Runtime, failure: Exception | None, caplog: pytest.LogCaptureFixture) -> None:
     runtime.works, runtime.failure = {CPU}, failure
     opened = open_model(built_in_part(DETECTION), SessionConfig("auto", batched=True, gpu=GpuConfig(streams=2)))
     assert [(one.device, one.precision) for one in opened.sessions] == [("cpu", "fp32")]
@@ -149,9 +145,7 @@ def test_auto_takes_the_cpu_where_no_gpu_works_and_says_why(
 
 
 @pytest.mark.parametrize("kind", [DETECTION, RECOGNITION])
-def test_gpu_that_cannot_run_a_model_is_not_used(
-    runtime: Runtime, kind: Kind, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unfit_gpu_is_not_used(runtime: Runtime, kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
     runtime.no_kernels = True
     assert open_model(built_in_part(kind), SessionConfig("auto", batched=True)).device == "cpu"
     assert "no kernel image" in caplog.text
@@ -159,17 +153,14 @@ def test_gpu_that_cannot_run_a_model_is_not_used(
         open_model(built_in_part(kind), SessionConfig("cuda"))
 
 
-def test_cuda_uses_heuristic_search_and_exact_arena_extension_and_a_session_for_each_stream(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_has_its_options_and_a_session_per_stream(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     open_model(built_in_part(DETECTION), SessionConfig("cuda", gpu=GpuConfig(arena_bytes=2**30)))
     assert runtime.options(CUDA) == {
         "cudnn_conv_algo_search": "HEURISTIC",
         "arena_extend_strategy": "kSameAsRequested",
         "gpu_mem_limit": "1073741824",
     }
-    assert list(runtime.opened[0].options) == [CUDA, CPU]
-    assert runtime.opened[0].more == {"enable_fallback": 0}
+    assert (list(runtime.opened[0].options), runtime.opened[0].more) == ([CUDA, CPU], {"enable_fallback": 0})
     addresses = iter((4711, 4712))
     monkeypatch.setattr(open_model_file, "open_gpu_context", lambda: SimpleNamespace(address=next(addresses)))
     open_model(built_in_part(DETECTION), SessionConfig("cuda", gpu=GpuConfig(streams=2)))
@@ -189,7 +180,7 @@ def test_cuda_computes_in_the_precision_asked_for(
     assert "gpu_mem_limit" not in runtime.options(CUDA)
 
 
-def test_tensorrt_gets_an_engine_for_each_profile_in_a_folder_of_its_own(runtime: Runtime, tmp_path: Path) -> None:
+def test_tensorrt_gets_an_engine_and_a_folder_for_each_profile(runtime: Runtime, tmp_path: Path) -> None:
     running = SessionConfig("cuda", provider="tensorrt", precision="fp16", gpu=GpuConfig(profiles=(SMALL, LARGE)))
     open_model(built_in_part(RECOGNITION), running, ModelCache(tmp_path))
     assert [list(made.options) for made in runtime.opened] == [
@@ -215,9 +206,7 @@ def test_tensorrt_gets_an_engine_for_each_profile_in_a_folder_of_its_own(runtime
     }
 
 
-def test_another_precision_or_profile_finds_another_engine_and_the_same_one_its_own(
-    runtime: Runtime, tmp_path: Path
-) -> None:
+def test_each_precision_and_profile_has_its_own_cached_engine(runtime: Runtime, tmp_path: Path) -> None:
     def found(precision: Any, profile: Profile) -> set[str]:
         running = SessionConfig("cuda", provider="tensorrt", precision=precision, gpu=GpuConfig(profiles=(profile,)))
         open_model(built_in_part(RECOGNITION), running, ModelCache(tmp_path))
@@ -233,9 +222,7 @@ def test_another_precision_or_profile_finds_another_engine_and_the_same_one_its_
     assert runtime.options(TENSORRT, before)["trt_fp16_enable"] is False
 
 
-def test_the_libraries_of_tensorrts_wheel_are_loaded_in_the_order_of_their_needs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_tensorrt_libraries_load_in_dependency_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / "tensorrt_libs"
     folder.mkdir()
     for name in ("__init__.py", "libnvonnxparser.so.10", "libnvinfer.so.10", "libnvinfer_plugin.so.10", "notes.txt"):
@@ -259,9 +246,7 @@ def test_the_libraries_of_tensorrts_wheel_are_loaded_in_the_order_of_their_needs
         ((1, 3, 48, 400), 2),
     ],
 )
-def test_tensorrt_runs_what_a_profile_covers_and_cuda_the_rest(
-    runtime: Runtime, shape: tuple[int, ...], part: int
-) -> None:
+def test_tensorrt_runs_covered_shapes_and_cuda_the_rest(runtime: Runtime, shape: tuple[int, ...], part: int) -> None:
     gpu = GpuConfig(profiles=(SMALL, LARGE))
     opened = open_model(built_in_part(RECOGNITION), SessionConfig("cuda", provider="tensorrt", gpu=gpu))
     opened.run(np.zeros(shape, np.float32))

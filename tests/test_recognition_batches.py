@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, cast
 
 import cv2
@@ -20,13 +21,11 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
     BatchRunner,
     LineImage,
     bucket_of,
-    groups_of,
     own_steps,
 )
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, Recognizer
 from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part, read_dictionary
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
-from ocrsvc.engines.ppocr.runtime.openvino_session import first_steps
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
 from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.results import Page, Pixels
@@ -70,8 +69,7 @@ def test_a_page_reads_the_same_in_batches_and_line_by_line() -> None:
     for one, other in zip(*pages, strict=True):
         assert one.text.split() == other.text.split() == text_of("notice").split()
         for apart, together in zip(one.lines, other.lines, strict=True):
-            assert together.box == apart.box
-            assert together.confidence == pytest.approx(apart.confidence, abs=0.05)
+            assert (together.box, together.confidence) == (apart.box, pytest.approx(apart.confidence, abs=0.05))
 
 
 @given(st.integers(1, WIDTHS_PX[-1]))
@@ -82,33 +80,6 @@ def test_a_line_gets_the_smallest_bucket_and_exactly_its_own_steps(width: int) -
     assert all(smaller < width for smaller in BUCKETS_PX if smaller < bucket)
     steps = own_steps(width, bucket, bucket // 8)
     assert 8 * (steps - 1) < width <= 8 * steps
-
-
-def test_first_steps_are_those_of_characters_not_of_blanks() -> None:
-    best = np.array([5, 5, 0, 0, 5, 7, 7, 0, 3])
-    assert first_steps(best).tolist() == [0, 4, 5, 8]
-    assert first_steps(np.zeros(4, np.int64)).tolist() == []
-
-
-class Deciding:
-    """A session that finds nothing on any line, and counts its runs."""
-
-    input_format = USUAL
-
-    def __init__(self) -> None:
-        self.runs = 0
-
-    def run(self, _tensor: object, _outputs: object) -> list[NDArray[Any]]:
-        self.runs += 1
-        return [np.zeros(4, np.int64), np.zeros(0, np.float32)]
-
-
-def test_lines_classified_together_keep_their_order() -> None:
-    lines = [np.full((steps, 2), number, np.float32) for number, steps in enumerate((400, 400, 300, 6, 6, 6))]
-    groups = groups_of(lines)
-    assert [len(group) for group in groups] == [2, 4]
-    assert [int(one[0, 0]) for group in groups for one in group] == list(range(6))
-    assert groups_of([]) == []
 
 
 def test_lines_of_a_cancelled_page_are_dropped_before_their_batch() -> None:
@@ -124,7 +95,7 @@ def test_lines_of_a_cancelled_page_are_dropped_before_their_batch() -> None:
         if entered.is_set():
             raise DeadlineExceeded("Too late.")
 
-    runs = BatchRunner(cast(ModelRunner, Deciding()), SMALL, run=run)
+    runs = BatchRunner(cast(ModelRunner, SimpleNamespace(input_format=USUAL)), SMALL, run=run)
     with pytest.raises(DeadlineExceeded):
         runs.map(lambda decided: decided.best, [LineImage(line(480))] * 12, check)
     gate.set()

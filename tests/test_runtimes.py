@@ -25,7 +25,7 @@ from ocrsvc.engines.ppocr.engine import PpocrEngine, open_ppocr
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, ModelPart
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind
 from ocrsvc.engines.ppocr.runtime.open_model import open_model, open_openvino
 from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA
@@ -58,9 +58,7 @@ def _bf16(monkeypatch: pytest.MonkeyPatch) -> None:
         ((1.05, ""), (0.8, ""), FP32),  # within what timings vary by
     ],
 )
-def test_fastest_equivalent_runtime_is_chosen_if_clearly_faster(
-    int8: tuple[float, str], bf16: tuple[float, str], chosen: Runtime
-) -> None:
+def test_a_clearly_faster_runtime_is_chosen(int8: tuple[float, str], bf16: tuple[float, str], chosen: Runtime) -> None:
     proofs = [Proof(RECOGNITION, runtime, gain, fault=fault) for runtime, (gain, fault) in ((INT8, int8), (BF16, bf16))]
     assert runtime_choice.choose(proofs, "") == RuntimeChoice(FP32, chosen, "")
 
@@ -81,9 +79,7 @@ def test_requested_runtime_is_not_proved(precision: Any, provider: Any, wanted: 
     assert (asked and (asked.detection, asked.recognition)) == wanted
 
 
-def test_a_choice_comes_back_as_it_was_stored_where_it_can_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stored_choice_is_loaded_where_it_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = ModelCache(tmp_path)
     assert load_choice(cache, built_in(), "auto") is None
     assert store_choice(cache, built_in(), "auto", CHOICE)
@@ -105,9 +101,7 @@ def test_a_choice_comes_back_as_it_was_stored_where_it_can_be_used(
         b'{"detection": {"provider": "npu", "precision": "int4"}, "recognition": {}, "reason": "newer"}',
     ],
 )
-def test_a_stored_choice_of_another_format_counts_as_absent(
-    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_choice_in_another_format_is_ignored(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = ModelCache(tmp_path)
     monkeypatch.setattr(cache, "find", lambda _name, _key: content)
     assert load_choice(cache, built_in(), "auto") is None
@@ -170,21 +164,6 @@ class Doubles:
         return next(proof.fault for proof in proofs if proof.model == kind)
 
 
-def test_a_proof_says_what_it_tried_before_it_tries_the_next_model(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    doubles, said = Doubles(monkeypatch, [LINE, LINE + 500], SINGLE), dict[Kind, list[str]]()
-
-    def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache) -> Any:
-        said.setdefault(part.kind, [" ".join(message.split()[:2]) for message in caplog.messages])
-        return doubles.open(part, config, cache)
-
-    monkeypatch.setattr(runtime_proof, "open_model", open_model)
-    doubles.fault(RECOGNITION)
-    assert said == {DETECTION: [], RECOGNITION: ["Tried: detection"]}
-
-
 OURS, THEIRS = None, [np.full((640, 640, 3), 255, np.uint8)]
 FAILURE = RuntimeError("could not create a primitive")
 
@@ -208,7 +187,7 @@ def read_as(text: str, confidence: float = 0.97) -> list[LineText]:
         (RECOGNITION, read_as("a c"), THEIRS, "too much differs"),
     ],
 )
-def test_a_candidate_must_find_and_read_the_lines_as_single_precision_does(
+def test_a_candidate_must_agree_with_single_precision(
     kind: Kind, answer: Any, pages: Any, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, read = (answer, SINGLE) if kind == DETECTION else ([], answer)
@@ -231,9 +210,7 @@ def test_recognizer_with_too_few_readable_lines_uses_fp32(monkeypatch: pytest.Mo
     assert "too few lines" in doubles.fault(RECOGNITION)
 
 
-def test_single_precision_has_to_open_and_to_run(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_single_precision_must_open_and_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     doubles = Doubles(monkeypatch, [], SINGLE)
     doubles.found[FP32] = FAILURE
     with pytest.raises(RuntimeError, match="primitive"):
@@ -254,9 +231,7 @@ def test_single_precision_has_to_open_and_to_run(
         runtime_proof.open_candidates(built_in()[1], SessionConfig("cpu"), ModelCache(None))
 
 
-def test_broken_openvino_is_logged_and_not_used(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_broken_openvino_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(openvino_session, "is_installed", lambda: True)
     monkeypatch.setattr(openvino_session, "core", lambda: SimpleNamespace().Core())
@@ -298,9 +273,7 @@ def test_session_is_freed_with_its_last_reference(open_one: Callable[[], Any]) -
 
 
 @pytest.mark.filterwarnings("ignore:Specified provider")
-def test_where_no_gpu_works_the_cpu_computes_in_what_was_proved_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_gpu_the_cpu_computes_as_proved_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     assert store_choice(ModelCache(tmp_path), built_in(), "auto", RuntimeChoice(FP32, INT8, "stored by the test"))
     settings = read_settings({"OCRSVC_MODEL_CACHE": str(tmp_path), "OCRSVC_ENGINE_THREADS": "1"})
@@ -309,7 +282,7 @@ def test_where_no_gpu_works_the_cpu_computes_in_what_was_proved_there(
     assert (engine.describe().device, engine.describe().precision) == ("cpu", "fp32 detection, int8 recognition")
 
 
-def test_pages_read_the_same_in_eight_bits_alone_and_beside_others_and_the_engine_says_so(tmp_path: Path) -> None:
+def test_int8_pages_read_the_same_alone_and_beside_others(tmp_path: Path) -> None:
     engine = PpocrEngine(SessionConfig("cpu", precision="int8"), engine_threads=2, model_cache=tmp_path)
     assert engine.describe().precision == "fp32 detection, int8 recognition"
     handle = engine.open_handle()
@@ -346,7 +319,7 @@ def test_too_little_text_is_refused(
 
 
 @pytest.mark.parametrize("gain", [2.0, 1.0])
-def test_optimize_stores_what_wins_and_single_precision_where_nothing_does(
+def test_optimize_stores_the_winner_or_single_precision(
     gain: float, pages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     proof = Proof(RECOGNITION, INT8, gain, count=optimize.MIN_CHARACTERS)
@@ -376,7 +349,7 @@ def test_failed_store_of_a_choice_is_reported(
 @pytest.mark.parametrize(
     ("name", "value"), [("OCRSVC_PRECISION", "fp32"), ("OCRSVC_DEVICE", "cuda"), ("OCRSVC_ENGINE", "fake")]
 )
-def test_a_runtime_that_was_named_a_gpu_and_other_engines_leave_nothing_to_choose(
+def test_optimize_is_refused_where_nothing_can_be_chosen(
     name: str, value: str, pages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
