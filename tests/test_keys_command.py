@@ -85,7 +85,7 @@ def test_every_option_of_add_is_kept(keys: Command) -> None:
     assert key["expires_at"] == 32_474_736_000
 
 
-def test_a_key_may_end_after_some_time(keys: Command) -> None:
+def test_keys_expire_after_a_duration(keys: Command) -> None:
     for text, seconds in (("90s", 90), ("30m", 1800), ("12h", 43_200), ("90d", 7_776_000)):
         keys("add", text, "--expires", text)
         key = keys.listed()[text]
@@ -104,7 +104,7 @@ def test_change_modifies_only_the_given_options(keys: Command) -> None:
     assert keys.is_right(secret)
 
 
-def test_rotate_prints_a_new_secret_and_leaves_the_old_one_its_grace(keys: Command) -> None:
+def test_rotate_prints_a_new_secret_and_keeps_the_old_for_its_grace(keys: Command) -> None:
     secrets = [keys("add", "acme").out, keys("rotate", "acme", "--grace", "1h").out]
     assert [keys.is_right(secret) for secret in secrets] == [True, True]
     secrets.append(keys("rotate", "acme").out)
@@ -143,7 +143,7 @@ def test_invalid_options_are_refused(keys: Command) -> None:
     assert list(keys.folder.iterdir()) == []
 
 
-def test_check_says_how_many_keys_there_are_and_makes_no_file(keys: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_counts_keys_and_creates_no_file(keys: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     file = keys.folder / "keys.sqlite"
     assert describe_keys(read_settings({})) == "off"
     assert describe_keys(read_settings()) == f"sqlite:{file}, none valid: see ocrsvc keys add"
@@ -159,9 +159,7 @@ def test_check_says_how_many_keys_there_are_and_makes_no_file(keys: Command, mon
         assert "cannot be used" in keys("add", "acme", code=75).err
 
 
-def test_each_action_is_a_line_of_the_audit_log_and_no_secret_is_in_it(
-    keys: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_audit_log_has_each_action_and_no_secret(keys: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_USER", "alice")
     secrets = keys("add", "acme", "--pages-a-day", "100").out
     keys("change", "acme", "--concurrency", "2")
@@ -179,15 +177,12 @@ def test_each_action_is_a_line_of_the_audit_log_and_no_secret_is_in_it(
     assert all(re.fullmatch(r"user:.* \(sudo by alice\)", line["who"]) for line in lines)
     assert (keys.folder / AUDIT_LOG).stat().st_mode & 0o777 == 0o600
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]{12}\+00:00", line["time"]) for line in lines)
-    assert lines[0]["entry"]["limits"]["pages_a_day"] == 100
-    assert lines[2]["grace_s"] == 3600
+    assert (lines[0]["entry"]["limits"]["pages_a_day"], lines[2]["grace_s"]) == (100, 3600)
     assert not any(secret in (keys.folder / AUDIT_LOG).read_text("utf-8") for secret in secrets.split())
 
 
 @pytest.mark.parametrize("action", ["add", "rotate"])
-def test_secret_is_printed_even_if_the_audit_log_is_full(
-    keys: Command, monkeypatch: pytest.MonkeyPatch, action: str
-) -> None:
+def test_secret_is_printed_with_a_full_audit_log(keys: Command, monkeypatch: pytest.MonkeyPatch, action: str) -> None:
     if action == "rotate":
         keys("add", "acme")
     # It can be opened, and not written.
@@ -199,9 +194,7 @@ def test_secret_is_printed_even_if_the_audit_log_is_full(
         AuditLog(Path("/dev/full")).write("key:ops", "workers.recycle", 0.0)
 
 
-def test_the_callback_secret_of_a_key_is_printed_again_and_again_and_is_no_other_keys(
-    keys: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_key_has_a_callback_secret_that_stays(keys: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("acme", "other"):
         keys("add", name)
     assert "OCRSVC_CALLBACK_SECRET is not set" in keys("callback-secret", "acme", code=78).err

@@ -1,13 +1,12 @@
 """Unmodified clients of Triton and TensorFlow Serving list, label, load and unload the models of two real workers."""
 
-import http.client
-import json
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 from fetch_clients import SOURCES, NotAtHandError, at_hand
 from image_support import png
 from models_support import accept, make_fake, make_version
@@ -93,13 +92,8 @@ def test_tensorflow_servings_client_lists_labels_loads_and_unloads(server: Serve
 
 def _post(server: Server, path: str, body: object = None) -> tuple[int, str]:
     """The status and the text of the answer, over a connection of its own."""
-    host, port = server.url.removeprefix("http://").split(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=20)
-    connection.request("POST", path, json.dumps(body) if body else None)
-    response = connection.getresponse()
-    text = response.read().decode()
-    connection.close()
-    return response.status, text
+    response = requests.post(server.url + path, json=body, timeout=20)
+    return response.status_code, response.text
 
 
 def test_every_worker_follows_at_once(server: Server) -> None:

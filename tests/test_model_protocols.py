@@ -175,7 +175,7 @@ def test_load_waits_for_the_proof_of_a_new_version(place: Place) -> None:
             assert infer(client, "fake") == (200, "fake/3", "")
 
 
-def test_a_version_whose_proof_takes_too_long_is_said_to_be_proved_still(place: Place) -> None:
+def test_load_reports_a_proof_that_takes_too_long(place: Place) -> None:
     place.settings = place.settings.model_copy(update={"deadline_s": 0.2})
     make_fake(place.folder, 3)
     with place.http() as client:
@@ -297,7 +297,7 @@ def reload_request(numbers: list[int], labels: dict[str, int], **members: str) -
     return request
 
 
-def test_a_reload_says_anew_which_versions_serve_and_their_labels(place: Place) -> None:
+def test_a_reload_changes_the_serving_versions_and_labels(place: Place) -> None:
     path = f"{TFS}ModelService/HandleReloadConfigRequest"
     with place.grpc() as channel:
         for request, said in (
@@ -329,7 +329,7 @@ def test_over_grpc_a_proxy_of_this_machine_is_no_local_caller_and_learns_nothing
         assert not isinstance(call(channel, f"{V2}RepositoryModelLoad", load), tuple)
 
 
-def test_why_a_version_was_refused_is_told_without_the_paths_of_the_server(place: Place) -> None:
+def test_the_reason_of_a_refusal_has_no_server_paths(place: Place) -> None:
     place.add(
         3, Verdict(accepted=False, reason="It does not open: '/srv/our models/det.onnx' and /srv/a/b.onnx: bad/1.")
     )
@@ -345,7 +345,7 @@ def test_why_a_version_was_refused_is_told_without_the_paths_of_the_server(place
     ("ops", "address", "status"),
     [("local", "127.0.0.1", 200), ("local", "10.0.0.7", 403), ("open", "10.0.0.7", 200), ("off", "127.0.0.1", 403)],
 )
-def test_without_keys_who_may_see_ops_may_load(tmp_path: Path, ops: str, address: str, status: int) -> None:
+def test_without_keys_access_to_ops_permits_loads(tmp_path: Path, ops: str, address: str, status: int) -> None:
     place = Place(tmp_path, ops=ops, audit_log=tmp_path / "audit")
     with place.http() as client:
         response = client.post("/v2/repository/models/fake/load", environ_overrides={"REMOTE_ADDR": address})

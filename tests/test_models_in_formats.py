@@ -158,7 +158,7 @@ def test_umi_ocr_reads_with_every_language_and_model_that_it_lists(client: Flask
         *("model=", "lang=klingon", 7, ["en"]),
     ],
 )
-def test_what_umi_ocr_does_not_list_is_a_wrong_option(client: FlaskClient, value: object) -> None:
+def test_umi_ocr_refuses_options_that_it_does_not_list(client: FlaskClient, value: object) -> None:
     response = _by_umi_ocr(client, value)
     assert (response.status_code, json_of(response)["code"]) == (200, 804)
 
@@ -220,7 +220,7 @@ def test_invalid_option_is_refused(name: str, sent: str) -> None:
         read_options([(name, sent)])
 
 
-def test_an_engine_with_its_own_model_lists_none_and_leaves_nothing_to_choose() -> None:
+def test_an_engine_with_its_own_model_lists_no_models() -> None:
     with running_app(Settings(engine="tr")) as app:
         assert json_of(app.test_client().get("/v1/ocr/models")) == {"default": None, "models": []}
     control = ModelControl(ModelRepository(None, engine="fake"), None)

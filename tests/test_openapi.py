@@ -89,9 +89,7 @@ def test_every_error_that_answers_a_request_is_described(served: Any) -> None:
         ("/v1/jobs/{job_id}/result", "get", JOB_RESULT_ERRORS),
     ],
 )
-def test_an_operation_names_the_status_of_each_of_its_errors(
-    served: Any, path: str, method: str, raised: Errors
-) -> None:
+def test_an_operation_names_all_statuses_of_its_errors(served: Any, path: str, method: str, raised: Errors) -> None:
     every: Errors = (*raised, *KEY_ERRORS, errors.OcrsvcError)
     assert {str(error.status) for error in every} == {
         status for status in responses(served, path, method) if status >= "400"

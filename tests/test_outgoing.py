@@ -82,9 +82,7 @@ def test_settings_that_name_no_hosts_or_no_networks_stop_the_start(text: str) ->
             read_settings(environ)
 
 
-def test_a_file_is_fetched_with_its_name_and_type_and_nothing_of_the_caller_is_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_fetched_file_has_its_name_and_type_and_no_caller_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     answer = response(b"page", "Content-Type: Image/PNG; a=b", 'Content-Disposition: inline; filename="../x/a b.png"')
@@ -140,7 +138,7 @@ def test_a_name_is_looked_up_once_and_the_checked_address_is_connected_to() -> N
 @pytest.mark.parametrize(
     "addresses", ["127.0.0.1", "8.8.8.8 127.0.0.1", "8.8.8.8 ::1", "169.254.169.254", "::ffff:127.0.0.1", ""]
 )
-def test_a_name_of_which_one_address_is_not_public_is_not_connected_to(addresses: str) -> None:
+def test_a_name_with_a_private_address_is_not_connected_to(addresses: str) -> None:
     with serving(response(b"secret")) as server:
         policy = replace(open_policy("a.example"), look_up=resolving(addresses))
         with pytest.raises(UrlUnavailable):
@@ -156,9 +154,7 @@ def test_an_address_of_this_machine_is_not_connected_to_although_it_is_public(mo
     assert server.heads == []
 
 
-def test_private_hosts_all_get_the_same_error_and_the_log_has_the_host_but_not_the_url(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_private_hosts_get_one_error_and_the_log_hides_the_url(caplog: pytest.LogCaptureFixture) -> None:
     def unknown(_host: str) -> Any:
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -314,9 +310,7 @@ def tls_policy(authority: trustme.CA, host: str) -> OutgoingPolicy:
 
 
 @pytest.mark.parametrize(("certified", "is_good"), [("a.example", True), ("b.example", False), ("127.0.0.1", False)])
-def test_a_certificate_is_for_the_name_and_not_for_the_address(
-    authority: trustme.CA, certified: str, *, is_good: bool
-) -> None:
+def test_a_certificate_must_match_the_name(authority: trustme.CA, certified: str, *, is_good: bool) -> None:
     context, names = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), list[str | None]()
     authority.issue_cert(certified).configure_cert(context)
     context.sni_callback = lambda _wire, name, _context: names.append(name)

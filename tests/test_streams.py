@@ -19,7 +19,7 @@ from flask.testing import FlaskClient
 from image_support import png
 from keys_support import bearer, keys_in
 from PIL import Image
-from support import Server, run_server, wait_until
+from support import Server, wait_until
 from web_support import running_app
 
 from ocrsvc.client.client import AsyncClient, Client
@@ -41,12 +41,8 @@ def tiff(pages: int, shade: int = 100) -> bytes:
     return file.getvalue()
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    env = {"OCRSVC_FAKE_LATENCY_S": str(LATENCY_S), "OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1"}
-    env |= {"OCRSVC_MAX_PAGES": "100", "OCRSVC_OPS": "open"}
-    with run_server(env) as running:
-        yield running
+SERVER_ENV = {"OCRSVC_FAKE_LATENCY_S": str(LATENCY_S), "OCRSVC_ENGINE_THREADS": "1"}
+SERVER_ENV |= {"OCRSVC_MAX_PAGES": "100", "OCRSVC_OPS": "open"}
 
 
 def connected(server: Server) -> http.client.HTTPConnection:
@@ -69,7 +65,7 @@ def requests_with(server: Server, code: str) -> float:
     return server.metric(f'ocrsvc_requests_total{{adapter="api",code="{code}",status="200"}}')
 
 
-def test_pages_leave_as_they_are_read_on_a_connection_that_is_kept(server: Server) -> None:
+def test_pages_are_sent_as_they_are_read_on_a_kept_connection(server: Server) -> None:
     with closing(connected(server)) as connection:
         for _ in range(2):
             connection.request("POST", "/v1/ocr?format=ndjson", tiff(12), {"Content-Type": "image/tiff"})
@@ -154,16 +150,14 @@ def test_an_answer_that_cannot_begin_is_an_error_with_its_status(client: FlaskCl
     assert (response.status_code, response.content_type) == (status, "application/problem+json")
 
 
-def test_unexpected_failure_ends_the_stream_without_details(
-    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexpected_failure_ends_a_stream_and_is_hidden(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocrsvc.api.streaming.page_to_dict", Mock(side_effect=KeyError("a secret")))
     response = sent(client, png())
     assert [part["error"]["code"] for part in parts_of(response.text)] == ["internal"]
     assert "secret" not in response.text
 
 
-def test_pages_read_count_for_the_key_when_the_stream_ends_or_its_client_goes(tmp_path: Path) -> None:
+def test_streamed_pages_count_for_the_key_even_after_a_disconnect(tmp_path: Path) -> None:
     with keys_in(tmp_path) as keys:
         headers = bearer(keys.add(pages_a_day=6))
         with running_app(Settings(keys=keys.address), keys.gate) as app:
@@ -206,7 +200,7 @@ def test_unread_pages_count_in_the_requests_memory(monkeypatch: pytest.MonkeyPat
         assert share.held_bytes == 0
 
 
-def test_the_client_yields_pages_as_they_come_and_raises_what_ends_them(server: Server) -> None:
+def test_the_client_yields_pages_and_raises_the_final_error(server: Server) -> None:
     with Client(server.url, timeout_s=20) as client:
         coming = client.stream(tiff(9), pages="1-8")
         arrived_s = [time.monotonic() for page in coming if (page.total, page.wanted) == (9, 8)]

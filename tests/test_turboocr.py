@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from grpc_support import MESSAGES, known_model, served, services_raising, unary
 from image_support import png
 from support import data_of, filled
-from web_support import TEXT, as_base64, client_raising, json_of, running_app
+from web_support import TEXT, as_base64, client_raising, json_of
 
 from ocrsvc import errors
 from ocrsvc.adapters.turboocr.parameters import swap_colours
@@ -45,10 +45,7 @@ DATA = {
 }
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[FlaskClient]:
-    with running_app(Settings(adapters=("turboocr",), max_pages=4, max_pixels=10_000_000)) as app:
-        yield app.test_client()
+CLIENT_SETTINGS = Settings(adapters=("turboocr",), max_pages=4, max_pixels=10_000_000)
 
 
 @pytest.fixture
@@ -99,8 +96,7 @@ def test_regions_blocks_and_tables_refer_to_each_other(client: FlaskClient, way:
     answer = json_of(client.post(way[0], json={"image": B64, **way[1]}))
     assert [(line["id"], line["layout_id"]) for line in answer["results"]] == [(0, 0), (1, 0)]
     region = {"id": 0, "class": "paragraph_title", "class_id": 17, "confidence": 0.75, "bounding_box": FIRST}
-    assert answer["layout"] == [region]
-    assert answer["reading_order"] == [0, 1]
+    assert (answer["layout"], answer["reading_order"]) == ([region], [0, 1])
     block = {"id": 0, "layout_id": 0, "class": "paragraph_title", "bounding_box": FIRST, "order_index": 0}
     assert answer["blocks"] == [{**block, "content": f"{TEXT}\n{SEEN}"}]
     (table,) = answer["tables"]
@@ -267,9 +263,7 @@ def test_health_over_grpc_carries_the_capabilities(channel: grpc.Channel) -> Non
 
 
 @pytest.mark.parametrize(("method", "row", "code"), ERRORS["grpc"])
-def test_grpc_errors_have_their_code_in_the_trailers(
-    channel: grpc.Channel, method: str, row: dict[str, Any], code: str
-) -> None:
+def test_grpc_trailers_have_the_errors_code(channel: grpc.Channel, method: str, row: dict[str, Any], code: str) -> None:
     sent = {name: DATA.get(value, value.encode()) if isinstance(value, str) else value for name, value in row.items()}
     with pytest.raises(grpc.RpcError) as caught:
         call(channel, method, **sent)

@@ -103,9 +103,7 @@ def test_a_file_that_is_too_large_is_refused() -> None:
     ("fetches", "callers", "statuses"),
     [(1, ["a", "b"], [200, 503]), (4, ["many", "many", "many", "other"], [200, 200, 429, 200])],
 )
-def test_fetches_leave_threads_and_one_caller_half_of_them_to_others(
-    fetches: int, callers: list[str], statuses: list[int]
-) -> None:
+def test_fetches_leave_threads_to_other_requests(fetches: int, callers: list[str], statuses: list[int]) -> None:
     going_on = threading.Event()
 
     def answer(sock: Any, _head: bytes) -> None:
