@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -46,12 +45,6 @@ def is_pending(pid: int, sent: signal.Signals) -> bool:
     return bool(int(mask, 16) >> (sent - 1) & 1)
 
 
-@pytest.fixture(scope="module")
-def ready_server() -> Iterator[Server]:
-    with run_server() as server:
-        yield server
-
-
 def test_plan_is_logged_and_gunicorns_flags_override_settings() -> None:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "9", "OCRSVC_BIND": "127.0.0.1:1", "OCRSVC_ENGINE_THREADS": "3"}
     with run_server(env, ["-w", "2", "--threads", "5"]) as server:
@@ -77,9 +70,7 @@ def test_plan_is_logged_and_gunicorns_flags_override_settings() -> None:
     ],
     ids=["engine", "repository"],
 )
-def test_importing_the_application_loads_no_heavy_modules(
-    env: dict[str, str], modules: str, unneeded: tuple[str, ...]
-) -> None:
+def test_the_application_imports_no_heavy_modules(env: dict[str, str], modules: str, unneeded: tuple[str, ...]) -> None:
     code = (
         f"import sys, {modules}; print(set({unneeded}) & set(sys.modules), 'libcuda' in open('/proc/self/maps').read())"
     )
@@ -87,8 +78,8 @@ def test_importing_the_application_loads_no_heavy_modules(
 
 
 @pytest.mark.parametrize("library", ["libcuda", "onnxruntime", "cv2", "numpy", "libtr", "libcrnn"])
-def test_the_arbiter_loads_neither_a_model_nor_a_numeric_library(library: str, ready_server: Server) -> None:
-    assert library not in mapped(ready_server.pid)
+def test_the_arbiter_loads_neither_a_model_nor_a_numeric_library(library: str, server: Server) -> None:
+    assert library not in mapped(server.pid)
 
 
 @pytest.mark.parametrize(("env", "args", "message"), data_of("wrong_starts"))
@@ -111,7 +102,7 @@ def test_a_port_in_use_ends_the_start_at_once_with_a_free_one_to_set(variable: s
 
 
 @pytest.mark.parametrize(("address", "code", "free", "said"), data_of("listening"))
-def test_an_address_that_cannot_be_used_is_refused_with_what_to_do(
+def test_an_unusable_address_is_refused_with_a_remedy(
     address: str, code: str, free: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def create(at: tuple[str, int], **_more: object) -> socket.socket:
@@ -200,10 +191,3 @@ def test_queued_connections_are_answered_at_the_end_and_later_ones_refused(free_
         assert (over_http[:12], over_grpc[3:4]) == (b"HTTP/1.1 200", _SETTINGS_TYPE)
         # While the worker keeps these two connections, for STOP_LINGER_S.
         wait_until(lambda: all(map(is_refused, addresses)), "connections are refused", within_s=STOP_LINGER_S - 1)
-
-
-def test_installed_package_runs_in_any_folder(tmp_path: Path) -> None:
-    with start_server(command=("ocrsvc", "serve"), cwd=tmp_path) as server:
-        server.wait_for("READY in")
-        assert post(server).status_code == 200
-        assert server.stop() == 0

@@ -84,10 +84,8 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     }
     held = set(zipfile.ZipFile(wheel).namelist())
     assert wanted - held == set()
-    assert {name.split("/")[0] for name in held} == {
-        "ocrsvc",
-        wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info",
-    }
+    folders = {name.split("/")[0] for name in held}
+    assert folders == {"ocrsvc", wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"}
 
 
 def test_an_installed_wheel_serves_in_an_empty_folder(python: Path, tmp_path: Path) -> None:
