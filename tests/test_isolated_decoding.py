@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import orjson
 import pytest
 import requests
 from documents import pdf
@@ -16,13 +15,11 @@ from support import ROOT, repeating, run_server
 from web_support import running_reader
 
 from ocrsvc.engines.isolated.child import Spawner
-from ocrsvc.engines.isolated.messages import SharedArea, unpack_answers
 from ocrsvc.errors import BrokenImage, ImageCrashesEngine, ImageTooLarge, OcrsvcError, UnsupportedImage
-from ocrsvc.formats.page_serialization import InvalidData, pack_page
 from ocrsvc.imaging.page_ranges import ALL
 from ocrsvc.pipeline.documents import FileRead
 from ocrsvc.pipeline.read import Reader
-from ocrsvc.results import DecodedPage, FileTask, Page, Reading, ReadOptions
+from ocrsvc.results import FileTask, Reading, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 CRASHING = Path(__file__).parent / "doubles" / "decoders"
@@ -155,32 +152,3 @@ def test_decoder_crash_in_a_service_fails_only_its_file() -> None:
         assert drawn.json()["code"] == 200
         assert set(statuses) == {200}
         assert server.workers() == [worker]
-
-
-GOOD: dict[str, object] = {"page": pack_page(Page(1, 1, 0, ())), "times": None, "decode_s": 0.1, "image": None}
-
-
-@pytest.mark.parametrize(
-    ("changed", "options"),
-    [
-        ({"page": [1, 1, 0, 1, []]}, ReadOptions()),
-        ({"decode_s": -1.0}, ReadOptions()),
-        ({"decode_s": None}, ReadOptions()),
-        *(
-            ({"image": ["png", *place]}, ReadOptions())
-            for place in ([0], [0, 0, 5], [0, 5, 5, 4], [-1, 5, 5], [0, 99999, 99999, 3])
-        ),
-        ({}, None),
-    ],
-)
-def test_invalid_answer_for_a_file_is_refused(changed: dict[str, object], options: ReadOptions | None) -> None:
-    area = SharedArea()
-
-    def unpacked(row: dict[str, object], options: ReadOptions | None) -> list[Page | OcrsvcError]:
-        area.put(0, sent := orjson.dumps([row]))
-        return unpack_answers([0, len(sent)], [FileTask(b"file", options)], area)
-
-    assert unpacked(GOOD, ReadOptions()) == [DecodedPage.of(Page(1, 1, 0, ()), 0.1)]
-    with pytest.raises(InvalidData):
-        unpacked({**GOOD, **changed}, options)
-    area.close()

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -36,7 +35,7 @@ from ocrsvc.engines.isolated.child import Spawner
 from ocrsvc.engines.isolated.messages import SharedArea, unpack_answers
 from ocrsvc.engines.open_engine import open_engine, open_engine_in_process
 from ocrsvc.formats.page_serialization import InvalidData, pack_page
-from ocrsvc.results import Image, Line, Page, ReadOptions, ReadTask
+from ocrsvc.results import DecodedPage, FileTask, Image, Line, Page, ReadOptions, ReadTask
 from ocrsvc.serving.crash_denylist import CrashDenylist
 from ocrsvc.settings.settings import Settings
 
@@ -273,25 +272,44 @@ def test_images_fail_at_once_during_back_off_and_children_recover(tmp_path: Path
 LINE = Line("正品", 0.5, ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)))
 
 
-GOOD = {"page": pack_page(Page(3, 4, 0, (LINE,))), "times": None}
+PAGE = Page(3, 4, 0, (LINE,))
+GOOD: dict[str, object] = {"page": pack_page(PAGE), "times": None}
+GOOD_FILE: dict[str, object] = {**GOOD, "decode_s": 0.1, "image": None}
+
+
+NO_ROWS: list[object] = [[], [None], [GOOD, GOOD], [{"code": "x"}], [[3, 4, 0, 1, []]]]
+READ, FILE = a_task(noise(1)), FileTask(b"file", ReadOptions())
 
 
 @pytest.mark.parametrize(
-    "rows",
+    ("task", "rows"),
     [
-        *(None, {}, [], [None], [GOOD, GOOD], [{"code": "x"}], [[3, 4, 0, 1, []]]),
-        *([{**GOOD, "page": page}] for page in (None, {}, pack_page(Page(0, 4, 0, ())), pack_page(Page(3, 4, 45, ())))),
-        *([{**GOOD, "times": times}] for times in ("soon", [1.0, 2.0], [1.0, 3.0, 2.0], [-1.0, 2.0, 3.0])),
+        *((READ, found) for found in (None, {}, *NO_ROWS)),
+        *(
+            (READ, [GOOD | {"page": page}])
+            for page in (None, {}, pack_page(Page(0, 4, 0, ())), pack_page(Page(3, 4, 45, ())))
+        ),
+        *((READ, [GOOD | {"times": times}]) for times in ("soon", [1.0, 2.0], [1.0, 3.0, 2.0], [-1.0, 2.0, 3.0])),
+        *(
+            (FILE, [GOOD_FILE | wrong])
+            for wrong in ({"page": [1, 1, 0, 1, []]}, {"decode_s": -1.0}, {"decode_s": None})
+        ),
+        *(
+            (FILE, [GOOD_FILE | {"image": ["png", *place]}])
+            for place in ([0], [0, 0, 5], [0, 5, 5, 4], [-1, 5, 5], [0, 99999, 99999, 3])
+        ),
+        (FileTask(b"file", None), [GOOD_FILE]),
     ],
 )
-def test_invalid_answer_is_refused(rows: Any) -> None:
-    area, task = SharedArea(), a_task(noise(1))
+def test_invalid_answer_is_refused(task: ReadTask | FileTask, rows: object) -> None:
+    area = SharedArea()
     for data in (orjson.dumps(rows), b"", b"\xff"):
         area.put(0, data)
         with pytest.raises(InvalidData):
             unpack_answers([0, len(data)], [task], area)
-    area.put(0, good := orjson.dumps([GOOD]))
-    assert unpack_answers([0, len(good)], [task], area) == [Page(3, 4, 0, (LINE,))]
+    for right, row, page in ((READ, GOOD, PAGE), (FILE, GOOD_FILE, DecodedPage.of(PAGE, 0.1))):
+        area.put(0, data := orjson.dumps([row]))
+        assert unpack_answers([0, len(data)], [right], area) == [page]
     area.close()
 
 

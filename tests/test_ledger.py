@@ -34,7 +34,7 @@ def phases(
     return job.phases(Page(1, 1, 0, (), times=times))
 
 
-def test_a_wait_is_in_the_stages_that_the_page_goes_through(clock: Clock) -> None:
+def test_waits_are_counted_in_the_pages_stages(clock: Clock) -> None:
     ledger = Ledger(0.0, clock)
     ledger.enter("wait")
     clock.now_s = 10.0
@@ -46,7 +46,7 @@ def test_a_wait_is_in_the_stages_that_the_page_goes_through(clock: Clock) -> Non
     assert seconds == {"receive": 0, "decode": 1, "wait": 3, "detect": 2, "recognise": 4, "answer": 1}
 
 
-def test_of_pages_side_by_side_each_second_counts_once(clock: Clock) -> None:
+def test_parallel_pages_count_each_second_once(clock: Clock) -> None:
     ledger = Ledger(0.0, clock)
     ledger.enter("wait")
     for end_s in (4.0, 5.0):
@@ -56,7 +56,7 @@ def test_of_pages_side_by_side_each_second_counts_once(clock: Clock) -> None:
     assert (ledger.seconds()["detect"], ledger.seconds()["recognise"], ledger.pages) == (1.5, 3.0, 2)
 
 
-def test_an_engine_that_does_not_tell_counts_as_reading() -> None:
+def test_an_engine_without_stages_counts_as_reading() -> None:
     found = phases(None, 10.0, 1.0, 2.0, ahead=True)
     lasting = [(phase.stage, phase.end_s - phase.begin_s) for phase in found if phase.begin_s < phase.end_s]
     assert lasting == [("wait", 1.0), ("recognise", 2.0)]

@@ -213,22 +213,16 @@ def draw(font: Path, words: list[str], headings: tuple[str, ...], body_px: int, 
     return np.asarray(picture.crop((0, 0, 1240, round(top) + 60)), np.uint8)
 
 
-def headings_of(handle: PageHandle, pixels: Pixels) -> list[str]:
-    (page,) = handle.read([ReadTask(Image(pixels, "png"), ReadOptions())])
+SIZES = [(LATIN, *sizes) for sizes in [(26, 40, "##"), (26, 50, "#"), (20, 31, "##"), (32, 60, "#"), (26, 26, None)]]
+HAN_SIZES = [(CHINESE, *sizes) for sizes in [(26, 34, "###"), (26, 40, "##"), (32, 59, "#")] if CHINESE.is_file()]
+
+
+@pytest.mark.parametrize(("font", "body_px", "head_px", "marks"), [*SIZES, *HAN_SIZES])
+def test_large_text_is_a_heading(handle: PageHandle, font: Path, body_px: int, head_px: int, marks: str | None) -> None:
+    words, headings, between = (TEXT.split(), HEADINGS, " ") if font == LATIN else (list(HANZI), HAN_HEADINGS, "")
+    (page,) = handle.read(
+        [ReadTask(Image(draw(font, words, headings, body_px, head_px, between), "png"), ReadOptions())]
+    )
     assert isinstance(page, Page)
-    return [part for _, text in markdown_by_page([page]) for part in text.split("\n") if part.startswith("#")]
-
-
-@pytest.mark.parametrize(
-    ("body_px", "head_px", "marks"), [(26, 40, "##"), (26, 50, "#"), (20, 31, "##"), (32, 60, "#"), (26, 26, None)]
-)
-def test_latin_headings_are_found_by_size(handle: PageHandle, body_px: int, head_px: int, marks: str | None) -> None:
-    found = headings_of(handle, draw(LATIN, TEXT.split(), HEADINGS, body_px, head_px, " "))
-    assert found == ([f"{marks} {heading}" for heading in HEADINGS] if marks else [])
-
-
-@pytest.mark.skipif(not CHINESE.is_file(), reason="needs the typeface Noto Sans CJK")
-@pytest.mark.parametrize(("body_px", "head_px", "marks"), [(26, 34, "###"), (26, 40, "##"), (32, 59, "#")])
-def test_chinese_headings_are_found_by_their_size(handle: PageHandle, body_px: int, head_px: int, marks: str) -> None:
-    found = headings_of(handle, draw(CHINESE, list(HANZI), HAN_HEADINGS, body_px, head_px, ""))
-    assert found == [f"{marks} {heading}" for heading in HAN_HEADINGS]
+    found = [part for _, text in markdown_by_page([page]) for part in text.split("\n") if part.startswith("#")]
+    assert found == ([f"{marks} {heading}" for heading in headings] if marks else [])

@@ -154,9 +154,6 @@ class NumberEngine(KnownEngine):
     def __init__(self) -> None:
         self.seen: list[ReadOptions] = []
 
-    def open_handle(self) -> NumberEngine:
-        return self
-
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         self.seen += [task.options for task in tasks]
         only = [line(f"{PERSON} {PHONE}", words=task.options.wants_words) for task in tasks]

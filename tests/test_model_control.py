@@ -152,9 +152,7 @@ def test_operators_labels_override_those_of_the_policy(place: Place) -> None:
             control.set_labels("mine", {"stable": wrong})
 
 
-def test_state_survives_a_restart_and_a_damaged_file_is_kept_aside(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_state_survives_restarts_and_damaged_files_are_kept(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     place.control().unload("mine")
     assert StateStore(place.store.folder).read().unloads == {"mine"}
     (place.store.folder / STATE_FILE).write_text('{"verdicts": 1}')

@@ -174,9 +174,7 @@ def test_last_state_stays_while_the_file_cannot_be_read(tmp_path: Path, monkeypa
     assert set(control.catalogue().state.verdicts) == {made.digest, "other"}
 
 
-def test_a_request_does_not_wait_for_the_disk_of_the_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_do_not_wait_for_the_repositorys_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_fake(tmp_path / "models", 1, "mine")
     control = open_control(tmp_path / "models", tmp_path / "state")
     is_scanning, may_go_on = threading.Event(), threading.Event()

@@ -163,7 +163,7 @@ def test_a_refused_version_is_not_tried_again_until_it_changes(models: Path) -> 
     ("kind", "file", "wrong", "right"),
     [("files", "fake/2/note.txt", "cut", "whole"), ("reference", "reference/page.txt", "no page", None)],
 )
-def test_version_is_proved_again_after_its_fault_was_corrected(
+def test_corrected_version_is_proved_again(
     models: Path, kind: RefusalKind, file: str, wrong: str, right: str | None
 ) -> None:
     worker = serving_worker(models, lambda one, _serving: Judgement(kind if one.number == 2 else None, ""))
@@ -215,9 +215,7 @@ def test_a_worker_begins_when_its_model_is_proved_and_does_not_wait_for_others(m
     assert worker.proved == ["fake/1 beside None"]
 
 
-def test_workers_load_one_after_the_other_or_when_others_take_too_long(
-    models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_load_in_turn_unless_others_take_too_long(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocrsvc.models.watcher.LONGEST_WAIT_S", 0.05)
     worker = serving_worker(models)
     make_fake(models, 2)
@@ -277,9 +275,7 @@ def test_unreachable_repository_changes_nothing(models: Path) -> None:
     assert [version.number for version in worker.control.catalogue().models["fake"].available] == [1]
 
 
-def test_a_refused_version_is_tried_again_on_another_machine_and_an_accepted_one_is_not(
-    models: Path, tmp_path: Path
-) -> None:
+def test_only_refused_versions_are_tried_again_on_another_machine(models: Path, tmp_path: Path) -> None:
     worker = serving_worker(models, refuse_even)
     make_fake(models, 2)
     worker.round()
@@ -312,9 +308,7 @@ def a_fake(repository: Path, number: int, text: str = "", **settings: Any) -> Mo
         ({"fake_model_bytes": 150 << 20}, "memory", "at most 1.5 times that is allowed"),
     ],
 )
-def test_version_worse_than_the_serving_one_is_refused(
-    tmp_path: Path, settings: Mapping[str, Any], kind: str, reason: str
-) -> None:
+def test_worse_version_is_refused(tmp_path: Path, settings: Mapping[str, Any], kind: str, reason: str) -> None:
     candidate = make_fake(tmp_path, 2, **{"fake_text": f"{WORDS} v2", **settings})
     found = prover(tmp_path).prove(candidate, a_fake(tmp_path, 1))
     assert found.kind == kind
@@ -428,7 +422,5 @@ def measured(text: str = "a b c d", cpu_s: float = 1.0, memory: int = 1 << 30, *
         (Judgement("crash", "It crashed."), 1.0, "crash"),
     ],
 )
-def test_the_bounds_of_the_description_hold(
-    candidate: Measurement | Judgement, serving_cpu_s: float, kind: str | None
-) -> None:
+def test_judge_applies_its_bounds(candidate: Measurement | Judgement, serving_cpu_s: float, kind: str | None) -> None:
     assert judge(candidate, measured(cpu_s=serving_cpu_s), Reference()).kind == kind

@@ -136,8 +136,7 @@ def test_list_shows_the_state_of_every_version(models: Models, repository: Path,
     assert {number: one["state"] for number, one in found.items()} == {
         1: "unwanted", 2: "available", 3: "serving", 4: "refused", 5: "copying", 6: "bad"
     }  # fmt: skip
-    assert found[4]["reason"] == "It reads garbage."
-    assert found[2]["labels"] == ["canary"]
+    assert (found[4]["reason"], found[2]["labels"]) == ("It reads garbage.", ["canary"])
     assert f"{repository}, " in describe_models(read_settings())
     assert "fake/6: model.toml does not match the manifest" in models("check", "fake/6", code=65)
     table = models("list")
@@ -158,9 +157,7 @@ def test_serving_version_is_removed_only_with_force(models: Models, repository: 
     assert list(repository.iterdir()) == []
 
 
-def test_a_removed_version_loses_its_manifest_first(
-    models: Models, repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removal_begins_with_the_manifest(models: Models, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_fake(repository, 1)
     seen = []
 

@@ -98,8 +98,7 @@ def test_worker_is_ready_until_stop_and_its_version_names_service_engine_and_lib
 def test_live_routes_forbid_caching_and_answer_head(client: FlaskClient, path: str) -> None:
     get, head = client.get(path), client.head(path)
     assert (get.headers["Cache-Control"], bool(get.headers["X-Request-Id"])) == ("no-store", True)
-    assert (head.status_code, head.data) == (200, b"")
-    assert head.headers["Content-Length"] == get.headers["Content-Length"]
+    assert (head.status_code, head.data, head.headers["Content-Length"]) == (200, b"", get.headers["Content-Length"])
 
 
 def test_requests_and_failures_count_by_adapter_status_and_code() -> None:
@@ -187,8 +186,7 @@ def test_counters_survive_a_killed_worker() -> None:
         os.kill(server.workers()[0], signal.SIGKILL)
         server.wait_for("READY in", count=2)
         found = numbers(server)
-        assert found["ocrsvc_images_total{source=request}"] == 5
-        assert found["ocrsvc_in_flight_requests"] == 1
+        assert (found["ocrsvc_images_total{source=request}"], found["ocrsvc_in_flight_requests"]) == (5, 1)
         assert found["ocrsvc_workers_most"] == 1
 
 

@@ -67,9 +67,7 @@ def test_full_block_has_room_after_settlement(counts: PageCounts, block: CountBl
     assert block.add("one-more", DAY, 1)
 
 
-def test_worker_reserves_a_block_and_releases_the_rest(
-    store: SqliteStore, held: KeyReservation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_reserves_a_block(store: SqliteStore, held: KeyReservation, monkeypatch: pytest.MonkeyPatch) -> None:
     reserve, asked = store.reserve, list[Need]()
 
     def note(*given: Any) -> None:

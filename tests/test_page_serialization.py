@@ -39,7 +39,7 @@ def test_the_times_of_the_engine_are_not_packed() -> None:
 
 
 @pytest.mark.parametrize(("path", "value"), read_data("invalid_pages.json"), ids=str)
-def test_what_is_not_a_page_is_refused(path: list[Any], value: object) -> None:
+def test_invalid_pages_are_refused(path: list[Any], value: object) -> None:
     part = row = packed(PAGE)
     for key in path[:-1]:
         part = part[key]

@@ -115,9 +115,7 @@ def test_a_misbehaving_process_fails_only_its_document(how: str, monkeypatch: py
     ("word", "how"),
     [("size", "points nan 1"), ("size", "!exit"), *(("draw", how) for how in ("!stop", "!exit", "!flood", "x" * 300))],
 )
-def test_the_next_page_gets_a_new_process_after_any_misbehaviour(
-    word: str, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_page_gets_a_new_process_after_a_fault(word: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_pdf(file_that(**{word: how})) as document:
         monkeypatch.setattr(pdf_module, "PAGE_LIMIT_S", SOON_S)
         for _ in range(2):

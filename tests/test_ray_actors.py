@@ -159,16 +159,14 @@ def test_actors_that_end_are_replaced_and_those_with_another_engine_are_not_used
         (ImportError("No module named 'ocrsvc'"), ClusterUnavailable),
     ],
 )
-def test_a_first_actor_of_another_version_or_without_an_engine_stops_the_run(
-    answer: object, error: type[OcrsvcError]
-) -> None:
+def test_an_unfit_first_actor_stops_the_run(answer: object, error: type[OcrsvcError]) -> None:
     cluster = Cluster(ClusterRequest())
     cluster.update()
     with pytest.raises(error):
         cluster.answer(answer)
 
 
-def test_a_run_without_an_actor_says_what_is_lacking_and_is_given_up_in_the_end() -> None:
+def test_a_run_without_an_actor_reports_the_lack_and_ends() -> None:
     cluster = Cluster(ClusterRequest(gpus=0.5, wait_s=30.0), {"CPU": 4.0, "GPU": 0.25})
     assert cluster.started() == 1
     cluster.started(29)
@@ -177,9 +175,7 @@ def test_a_run_without_an_actor_says_what_is_lacking_and_is_given_up_in_the_end(
 
 
 @pytest.mark.parametrize("noted", ["", "127.0.0.1:{port}"], ids=["RAY_ADDRESS", "noted by a cluster that was killed"])
-def test_a_cluster_that_does_not_answer_is_said_at_once(
-    free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: str
-) -> None:
+def test_dead_cluster_is_reported(free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: str) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text(noted.format(port=free_port))
@@ -236,7 +232,7 @@ def written(out: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in out.glob("*.jsonl")}
 
 
-def test_a_node_that_dies_costs_nothing_and_the_output_is_as_of_one_process(
+def test_a_dead_node_does_not_change_the_output(
     cluster: TwoNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_fake_engine(monkeypatch)

@@ -142,7 +142,7 @@ def outcome(client: Client) -> OcrsvcError:
     return error.value
 
 
-def test_what_is_too_large_is_not_kept() -> None:
+def test_too_large_bodies_are_not_kept() -> None:
     declared, chunked = Client(101, most=100), Client(None, most=100)
     assert declared.body.settled
     chunked.send(in_chunks(bytes(101)))

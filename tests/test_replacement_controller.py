@@ -226,9 +226,7 @@ def ready(slot: int, **more: Any) -> Snapshot:
         ([ready(0, reason=Reason.RELOAD)], 0.0, None),
     ],
 )
-def test_successor_is_admitted_by_free_gpu_memory(
-    workers: list[Snapshot], exited_s: float, kind: Granted | None
-) -> None:
+def test_free_gpu_memory_admits_a_successor(workers: list[Snapshot], exited_s: float, kind: Granted | None) -> None:
     grant = next_grant(Head(base=2, exited_s=exited_s, gpu_footprint_bytes=100), workers, 10.0)
     assert (grant[1] if grant else None) is kind
 

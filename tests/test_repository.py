@@ -40,7 +40,7 @@ def test_no_committed_text_names(kind: str) -> None:
     assert found == []
 
 
-def test_docs_settings_md_says_what_the_declarations_say() -> None:
+def test_docs_settings_md_matches_the_declarations() -> None:
     assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == reference(), (
         "run: ocrsvc settings --markdown > docs/settings.md"
     )
@@ -72,7 +72,7 @@ def test_production_installs_what_is_tested_and_every_file_has_its_hash(name: st
     assert wanted - {pin.partition("==")[0] for pin in pins} == set()
 
 
-def test_everything_that_is_declared_is_constrained_and_no_extra_brings_both_builds_of_onnx_runtime() -> None:
+def test_all_requirements_are_constrained_and_no_extra_has_both_onnx_runtimes() -> None:
     extras = PROJECT["optional-dependencies"]
     declared = [*PROJECT["dependencies"], *extras["cpu"], *extras["tr"], *extras["dev"], *extras["validators"]]
     names = {re.split(r"[\[<>=;~! ]", line)[0].lower() for line in declared}

@@ -158,9 +158,7 @@ def test_a_denied_message_is_refused_over_grpc(service: Service) -> None:
         ((0.0, 29.0, 0.0), (Stage.WAITING, Stage.DECODING), ["b"]),
     ],
 )
-def test_the_request_whose_thread_computed_is_blamed(
-    used_s: Sequence[float], stages: Sequence[Stage], guilty: Sequence[str]
-) -> None:
+def test_computing_threads_are_blamed(used_s: Sequence[float], stages: Sequence[Stage], guilty: Sequence[str]) -> None:
     stages = (*stages, *[Stage.WORKING] * 3)[:3]
     numbered = zip("abc", stages, strict=True)
     in_flight = [InFlight(name, "/v1/ocr", 5, name.encode().ljust(16), stage, 1, 0.0) for name, stage in numbered]
@@ -176,9 +174,7 @@ def test_the_request_whose_thread_computed_is_blamed(
         (2, [BODY, BODY], True),  # two requests of one body are no neighbours
     ],
 )
-def test_a_body_is_denied_after_two_workers_died_with_it_alone(
-    service: Service, deaths: int, bodies: Sequence[bytes], *, denied: bool
-) -> None:
+def test_body_of_two_deaths_is_denied(service: Service, deaths: int, bodies: Sequence[bytes], *, denied: bool) -> None:
     for _ in range(deaths):
         service.die_over(*bodies)
     assert (service.denylist.crashes(digest_of(BODY)) >= CRASHES) is denied

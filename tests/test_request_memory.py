@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from documents import GRAY, pdf
 from flask import Flask
-from image_support import encoded, noise
+from image_support import encoded, noise, saved
 from PIL import Image as PillowImage
 from web_support import KnownEngine, as_base64, json_of, running_reader
 
@@ -39,9 +39,6 @@ class Talkative(KnownEngine):
 
     def __init__(self, lines: int) -> None:
         self.lines = lines
-
-    def open_handle(self) -> Talkative:
-        return self
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Any]:
         return [Page(task.image.width, task.image.height, 0, (Line("x", 0.9, BOX),) * self.lines) for task in tasks]
@@ -86,9 +83,7 @@ def test_any_memory_limit_gives_a_whole_response_or_a_refusal(kind: str) -> None
         statuses.append(answer.status_code)
         assert memory.held_bytes == 0
         assert answer.status_code == 200 or "OCRSVC_REQUEST_MEMORY_BYTES" in answer.text
-    assert statuses[-1] == 200
-    assert statuses[0] == 413
-    assert set(statuses) == {200, 413}
+    assert (statuses[-1], statuses[0], set(statuses)) == (200, 413, {200, 413})
 
 
 @pytest.mark.parametrize(
@@ -110,12 +105,6 @@ def test_oversized_response_becomes_the_adapters_refusal(path: str, place: str) 
     assert int(answer.headers["Retry-After"]) >= 1
 
 
-def pillow(pixels: Any, kind: str, **how: Any) -> bytes:
-    file = io.BytesIO()
-    PillowImage.fromarray(pixels).save(file, kind, **how)
-    return file.getvalue()
-
-
 def turned() -> PillowImage.Exif:
     exif = PillowImage.Exif()
     exif[274] = 7
@@ -126,21 +115,21 @@ COLOUR = cv2.resize(noise(1, 30, 40, 3), (1600, 1200))
 CLEAR = cv2.resize(noise(2, 30, 40, 4), (1600, 1200))
 FILES: dict[str, Callable[[], bytes]] = {
     "JPEG": lambda: encoded(COLOUR, ".jpg"),
-    "JPEG, turned and mirrored": lambda: pillow(COLOUR, "JPEG", exif=turned()),
+    "JPEG, turned and mirrored": lambda: saved(PillowImage.fromarray(COLOUR), "JPEG", exif=turned()),
     "PNG": lambda: encoded(COLOUR, ".png"),
     "PNG, transparent": lambda: encoded(CLEAR, ".png"),
     "PNG, white and transparent": lambda: encoded(np.dstack([np.full_like(COLOUR, 255), CLEAR[..., 3]]), ".png"),
     "PNG, 16 bits": lambda: encoded(COLOUR.astype(np.uint16) * 257, ".png"),
     "PNG, 16 bits, transparent": lambda: encoded(CLEAR.astype(np.uint16) * 257, ".png"),
-    "PNG, gray and transparent": lambda: pillow(CLEAR[..., :2].copy(), "PNG"),
+    "PNG, gray and transparent": lambda: saved(PillowImage.fromarray(CLEAR[..., :2].copy()), "PNG"),
     "WebP": lambda: encoded(COLOUR, ".webp", (cv2.IMWRITE_WEBP_QUALITY, 80)),
     "WebP, lossless, transparent": lambda: encoded(CLEAR, ".webp", (cv2.IMWRITE_WEBP_QUALITY, 101)),
-    "GIF": lambda: pillow(COLOUR[..., 0].copy(), "GIF"),
-    "TIFF": lambda: pillow(COLOUR, "TIFF", compression="tiff_lzw"),
-    "TIFF, turned": lambda: pillow(COLOUR, "TIFF", tiffinfo={274: 6}),
-    "TIFF, transparent": lambda: pillow(CLEAR, "TIFF", compression="tiff_lzw"),
-    "TIFF, floats": lambda: pillow(COLOUR[..., 0].astype(np.float32), "TIFF"),
-    "TIFF, 16 bits": lambda: pillow(COLOUR[..., 0].astype(np.uint16) * 257, "TIFF"),
+    "GIF": lambda: saved(PillowImage.fromarray(COLOUR[..., 0].copy()), "GIF"),
+    "TIFF": lambda: saved(PillowImage.fromarray(COLOUR), "TIFF", compression="tiff_lzw"),
+    "TIFF, turned": lambda: saved(PillowImage.fromarray(COLOUR), "TIFF", tiffinfo={274: 6}),
+    "TIFF, transparent": lambda: saved(PillowImage.fromarray(CLEAR), "TIFF", compression="tiff_lzw"),
+    "TIFF, floats": lambda: saved(PillowImage.fromarray(COLOUR[..., 0].astype(np.float32)), "TIFF"),
+    "TIFF, 16 bits": lambda: saved(PillowImage.fromarray(COLOUR[..., 0].astype(np.uint16) * 257), "TIFF"),
     "BMP": lambda: encoded(COLOUR, ".bmp"),
     "PPM": lambda: b"P6 1600 1200 200 " + COLOUR.tobytes(),
     "PPM, 16 bits": lambda: b"P6 1600 1200 60000 " + COLOUR.astype(">u2").tobytes(),
@@ -189,7 +178,7 @@ def test_an_open_pdf_and_its_pages_are_in_the_account() -> None:
     assert memory.held_bytes == small.held_bytes == 0
 
 
-def test_a_share_that_is_a_part_counts_the_whole_and_outlives_it() -> None:
+def test_a_partial_share_counts_the_whole_and_outlives_it() -> None:
     memory = Budget(100)
     whole = Share(memory)
     whole.take(60)
@@ -234,7 +223,5 @@ def test_a_drawing_that_takes_too_long_is_reported_at_the_deadline(boxes: str) -
         (Percentage(50), 4, 2**30, 2**29),
     ],
 )
-def test_requests_to_a_worker_share_a_quarter_of_the_memory_with_those_to_the_others(
-    given: int | Percentage | None, workers: int, whole_bytes: int, found: int
-) -> None:
+def test_request_memory_is_a_share(given: int | Percentage | None, workers: int, whole_bytes: int, found: int) -> None:
     assert memory_of_requests(given, workers, whole_bytes) == found

@@ -194,7 +194,7 @@ NEAR = b"\r\n--xx\r\n--x-\r\n --x--\r\n--x y\r\n\r\n"
         (b"--x\r\n" + HEADER[:-4] + b'; filename="' + "图".encode("gbk") + b'"\r\n\r\nabc\r\n--x--', [b"abc"]),
     ],
 )
-def test_the_data_of_parts_is_what_is_between_delimiters(body: bytes, expected: list[bytes]) -> None:
+def test_part_data_ends_at_the_delimiters(body: bytes, expected: list[bytes]) -> None:
     assert [part.data for part in split_parts(body, "multipart/form-data; boundary=x")] == expected
 
 
@@ -228,9 +228,7 @@ CHUNKED = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
         (BROKEN, CHUNKED, "cannot be read completely"),
     ],
 )
-def test_body_under_another_wsgi_server_is_read_up_to_its_limit(
-    stream: Any, more: dict[str, Any], expected: int | str
-) -> None:
+def test_other_wsgi_servers_bodies_have_a_limit(stream: Any, more: dict[str, Any], expected: int | str) -> None:
     sent = {"wsgi.input": stream, **more}
     if isinstance(expected, int):
         assert read_body(sent, 100, unlimited()) == bytes(expected)

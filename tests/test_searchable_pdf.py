@@ -238,9 +238,7 @@ def bent_line(texts: Sequence[str], top: float) -> Line:
         (("Hill", ",", "gap", "."), (20, 28, 23, 28), (30, 32, 33, 30)),
     ],
 )
-def test_a_single_mark_does_not_make_a_line_bent(
-    texts: Sequence[str], tops: Sequence[int], bottoms: Sequence[int]
-) -> None:
+def test_a_single_mark_bends_no_line(texts: Sequence[str], tops: Sequence[int], bottoms: Sequence[int]) -> None:
     boxes = [box(20 + 30 * at, top, 44 + 30 * at, low) for at, (top, low) in enumerate(zip(tops, bottoms, strict=True))]
     words = tuple(map(Word, texts, [1.0] * len(texts), boxes))
     line = Line(" ".join(texts), 1, box(20, min(tops), 14 + 30 * len(texts), max(bottoms)), words)

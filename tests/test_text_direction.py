@@ -37,7 +37,6 @@ def test_pieces_of_a_hebrew_line_have_their_own_text() -> None:
     ink = np.zeros((30, 400), np.uint8)
     ink[5:25, 0:100] = ink[5:25, 250:400] = 1
     texts = ["שלום עולם"]
-
     pieces = divide_lines(texts, np.array([[0, 0, 400, 30]], np.float32), ink, 30.0)
     assert [(texts[0][one.begin : one.end].strip(), one.frame[0]) for one in pieces] == [("שלום", 250.0), ("עולם", 0.0)]
     assert join_pieces(sorted(pieces, key=lambda one: one.frame[0]), texts) == "שלום עולם"

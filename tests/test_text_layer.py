@@ -41,9 +41,6 @@ class SeeingEngine(KnownEngine):
     def __init__(self) -> None:
         self.tasks: list[ReadTask] = []
 
-    def open_handle(self) -> SeeingEngine:
-        return self
-
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         self.tasks += tasks
         return [_seen(task) for task in tasks]

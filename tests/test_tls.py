@@ -188,9 +188,7 @@ def test_changed_certificate_is_loaded_when_it_is_stable(authority: Authority) -
     assert head.certificates == 1
 
 
-def test_the_log_warns_of_expiry_once_a_day_and_late_where_lives_are_short(
-    authority: Authority, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_warns_of_expiry_once_a_day(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     watched(authority.issue(valid_days=(-1, 5)))[0].look()
     assert caplog.text == ""

@@ -5,7 +5,7 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -204,15 +204,11 @@ def shake_hands(handshakes: Handshakes, wires: Wires, client: Client) -> TlsSock
     return own
 
 
-def handshakes_for(files: TlsFiles, *names: str, **clocks: Callable[[], float]) -> tuple[Handshakes, MetricsStore]:
-    store, context = MetricsStore(), make_context(files, HTTP)
-    return Handshakes(lambda: context, names, store.common, logging.getLogger("test-tls"), **clocks), store
-
-
 def test_a_resumed_session_does_not_outlive_the_clients_certificate(authority: Authority) -> None:
     own, theirs = authority.issue(), authority.issue("theirs", "loader.example", valid_days=(-1, 10))
     now_s = time.time()
-    handshakes, _ = handshakes_for(TlsFiles(own.certificate, own.key, authority.file), wall_clock=lambda: now_s)
+    context, log = make_context(TlsFiles(own.certificate, own.key, authority.file), HTTP), logging.getLogger("test-tls")
+    handshakes = Handshakes(lambda: context, (), MetricsStore().common, log, wall_clock=lambda: now_s)
     asking, session = authority.client(theirs), None
     asking.maximum_version = ssl.TLSVersion.TLSv1_2
     for is_resumed in (False, True):

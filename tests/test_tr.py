@@ -92,7 +92,7 @@ def test_blanks_and_repeats_are_removed_and_order_is_kept(handle: TrHandle) -> N
         pytest.param(noise(6)[::2, 10:-10], id="gaps between its rows"),
     ],
 )
-def test_an_image_reaches_tr_as_it_is(handle: TrHandle, pixels: Pixels) -> None:
+def test_an_image_reaches_tr_unchanged(handle: TrHandle, pixels: Pixels) -> None:
     assert read(handle, pixels).lines[0].text == first_line(pixels)
 
 
@@ -130,7 +130,7 @@ def test_a_page_may_fill_every_line_and_every_step(handle: TrHandle, monkeypatch
         *((kind, False) for kind in ("negative", "huge")),
     ],
 )
-def test_invalid_result_of_tr_is_an_error_and_does_not_affect_the_next_page(
+def test_invalid_result_of_tr_fails_only_its_page(
     handle: TrHandle, monkeypatch: pytest.MonkeyPatch, kind: str, detect: bool
 ) -> None:
     monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", kind)
@@ -142,9 +142,7 @@ def test_invalid_result_of_tr_is_an_error_and_does_not_affect_the_next_page(
 
 
 @pytest.mark.parametrize(("shared", "threads"), [(False, 8), (True, 4)], ids=["sessions of their own", "one pair"])
-def test_threads_read_what_each_would_alone(
-    double: Double, monkeypatch: pytest.MonkeyPatch, shared: bool, threads: int
-) -> None:
+def test_threads_read_as_if_alone(double: Double, monkeypatch: pytest.MonkeyPatch, shared: bool, threads: int) -> None:
     monkeypatch.setenv("LIBTR_DOUBLE_SLEEP_MS", "2")
     if shared:
         monkeypatch.setenv("LIBTR_DOUBLE_SHARED", "1")
@@ -180,9 +178,7 @@ def test_more_sessions_than_tr_has_are_refused(double: Double) -> None:
         handle.close()
 
 
-def test_a_relative_home_is_found_and_the_working_directory_stays(
-    double: Double, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_home_keeps_the_working_directory(double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(double.home.parent)
     handle = TrEngine(Path(double.home.name)).open_handle()
     assert read(handle, noise(15)).lines[0].text == first_line(noise(15))
@@ -190,7 +186,7 @@ def test_a_relative_home_is_found_and_the_working_directory_stays(
     handle.close()
 
 
-def test_a_warm_up_runs_without_a_complaint_and_its_failure_makes_the_engine_unavailable(
+def test_a_failed_warm_up_makes_the_engine_unavailable(
     handle: TrHandle, double: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle.warm_up()
@@ -250,9 +246,7 @@ OTHER_MACHINE = "built for this machine's system and processor"
         pytest.param(without_a_companion, r"libcompanion\.so: .*beside libtr\.so", id="no companion"),
     ],
 )
-def test_a_library_that_does_not_load_here_is_refused_saying_why(
-    home: Path, harm: Callable[[Path], None], message: str
-) -> None:
+def test_an_unloadable_library_is_refused_with_why(home: Path, harm: Callable[[Path], None], message: str) -> None:
     harm(home)
     with pytest.raises(EngineUnavailable, match=message):
         TrEngine(home)
@@ -266,7 +260,7 @@ def test_an_onnx_runtime_beside_the_library_is_found(home: Path) -> None:
     assert TrEngine(home).describe().provider == "libtr"
 
 
-def test_the_device_is_what_the_library_was_built_for_and_another_is_refused(tr_home: Path, home: Path) -> None:
+def test_only_the_device_of_the_librarys_build_is_accepted(tr_home: Path, home: Path) -> None:
     compile_library(home / "libonnxruntime.so.9.9", 'const char *needs = "libcudart.so.10.1";')
     assert TrEngine(home).describe().device == "cuda"
     assert TrEngine(tr_home).describe().device == "cpu"

@@ -67,7 +67,7 @@ def test_lines_are_read_in_order_with_a_confidence(reader: TrCrnnLineReader) -> 
         pytest.param(np.ascontiguousarray, id="plain"),
     ],
 )
-def test_a_line_is_read_in_whatever_array_it_comes(reader: TrCrnnLineReader, change: type[Pixels]) -> None:
+def test_a_line_is_read_from_any_array_layout(reader: TrCrnnLineReader, change: type[Pixels]) -> None:
     [line] = reader.read([change(draw(TEXTS[1]))])
     assert line.text == TEXTS[1]
 
@@ -80,9 +80,7 @@ def test_no_shape_of_line_kills_the_process(reader: TrCrnnLineReader, shape: tup
 
 
 @needs_tr
-def test_eight_threads_with_a_handle_each_read_what_one_reads_alone(
-    library: CrnnLibrary, reader: TrCrnnLineReader
-) -> None:
+def test_eight_threads_read_what_one_reads_alone(library: CrnnLibrary, reader: TrCrnnLineReader) -> None:
     crops = [draw(text, size_px) for text in TEXTS[:2] for size_px in (20, 26)]
     alone = reader.read(crops)
     together = threading.Barrier(8, timeout=300)
@@ -137,9 +135,7 @@ def test_a_missing_package_is_refused_naming_the_extra(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("system", "machine"), [("Darwin", "arm64"), ("Linux", "aarch64"), ("Windows", "AMD64")])
-def test_another_machine_is_refused_naming_an_engine_that_runs(
-    monkeypatch: pytest.MonkeyPatch, system: str, machine: str
-) -> None:
+def test_other_machines_are_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     with pytest.raises(EngineUnavailable, match=f"{machine} {system}.*OCRSVC_ENGINE=ppocr"):
@@ -147,9 +143,7 @@ def test_another_machine_is_refused_naming_an_engine_that_runs(
 
 
 @needs_tr
-def test_a_damaged_model_is_refused_before_it_can_abort_the_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_damaged_model_is_refused_and_aborts_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     installed = metadata.distribution("tr")
     for folder in ("tr", f"tr-{installed.version}.dist-info"):
         shutil.copytree(str(installed.locate_file(folder)), tmp_path / folder)

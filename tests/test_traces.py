@@ -216,7 +216,7 @@ def span() -> RequestSpan:
     return RequestSpan(context, "POST /v1/ocr", {}, segments, 0.0, 2.0, 1_700_000_000.0)
 
 
-def test_ratio_applies_to_own_traces_and_callers_decide_theirs() -> None:
+def test_ratio_applies_only_to_own_traces() -> None:
     tracer, _ = make(Exporter(), ratio=0.25)
     begun = [tracer.begin(None, "x", may_start_trace=True) for _ in range(4000)]
     # Four standard deviations of a binomial distribution.
@@ -264,9 +264,7 @@ def test_missing_extra_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
         ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "9" * 30),
     ],
 )
-def test_unsupported_opentelemetry_variable_stops_the_start(
-    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_opentelemetry_variable_is_refused(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "is_installed", lambda _: True)
     with pytest.raises(SettingsError, match=variable):
         check_tracing(Settings(traces="otlp"), {variable: value})

@@ -92,7 +92,7 @@ def test_choice_that_does_not_start_keeps_other_measurements(
     ],
     ids=["file there", "keys", "no page", "no engine"],
 )
-def test_what_cannot_be_tuned_is_reported(tmp_path: Path, flags: list[str], given: dict[str, str], words: str) -> None:
+def test_untunable_settings_are_reported(tmp_path: Path, flags: list[str], given: dict[str, str], words: str) -> None:
     done = tune(tmp_path, *flags, **given)
     assert done.returncode != 0
     assert words in done.stderr

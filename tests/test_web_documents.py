@@ -174,9 +174,7 @@ def test_cancelling_ends_the_request_and_keeps_the_pages_that_came(opened: Open,
         ((None,), "The service cannot be reached"),
     ],
 )
-def test_early_end_is_reported_with_the_pages_so_far(
-    opened: Open, held: HeldAnswers, ending: Sequence[Any], said: str
-) -> None:
+def test_early_end_keeps_the_pages_so_far(opened: Open, held: HeldAnswers, ending: Sequence[Any], said: str) -> None:
     page = opened()
     put(page)
     for part in (page_line(1, 3), *ending):
@@ -232,7 +230,6 @@ def test_making_a_searchable_pdf_is_stopped_or_its_failure_reported(opened: Open
     expect(page.locator("#said")).to_have_text("cancelled")
     expect(button).to_have_text("Searchable PDF")
     page.unroute_all()
-
     problem = {"title": "No room", "code": "resources_exhausted_x"}
     page.route("**/v1/ocr?*format=pdf", lambda route: route.fulfill(status=507, json=problem))
     button.click()

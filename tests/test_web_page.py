@@ -19,7 +19,7 @@ from image_support import png
 from models_support import make_several
 from PIL import Image
 from playwright.sync_api import Browser, FilePayload, Page, Route, expect
-from support import ROOT, run_server
+from support import ROOT, Server, run_server
 from web_support import client_raising, json_of
 
 from ocrsvc.api.page_pictures import MAX_PICTURE_SIDE_PX
@@ -114,15 +114,9 @@ def test_missing_pictures_are_refused(client: FlaskClient, query: str, body: byt
     assert (answer.status_code, json_of(answer)["code"]) == (status, code)
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with run_server({"OCRSVC_WORKERS": "1"}) as server:
-        yield server.url
-
-
 @pytest.fixture
-def opened(browser: Browser, address: str) -> Iterator[Open]:
-    with opening(browser, address) as open_page:
+def opened(browser: Browser, server: Server) -> Iterator[Open]:
+    with opening(browser, server.url) as open_page:
         yield open_page
 
 
@@ -362,7 +356,7 @@ def test_a_busy_service_is_asked_again_when_it_says(opened: Open) -> None:
     assert asked_s[1] - asked_s[0] >= 1
 
 
-def test_what_was_read_can_be_saved(opened: Open) -> None:
+def test_results_can_be_saved(opened: Open) -> None:
     page = opened()
     with page.expect_response("**/v1/ocr*") as answered:
         put(page, png_upload())
@@ -381,9 +375,7 @@ def test_what_was_read_can_be_saved(opened: Open) -> None:
 
 
 @pytest.mark.parametrize(("name", "form"), [item for item in text_formats().items() if item[0] != "text"])
-def test_every_format_has_a_tab_that_asks_the_service_once(
-    opened: Open, address: str, name: str, form: OutputFormat
-) -> None:
+def test_each_format_has_a_tab_that_asks_once(opened: Open, server: Server, name: str, form: OutputFormat) -> None:
     page = opened()
     put(page, png_upload())
     wait_for(page, "done")
@@ -393,10 +385,10 @@ def test_every_format_has_a_tab_that_asks_the_service_once(
         page.get_by_role("tab", name=tab, exact=True).click()
     expect(page.locator("#panel pre")).to_contain_text("120x40")
     query = {"format": name, "words": "true", "tables": "true"}
-    written = httpx.post(f"{address}/v1/ocr", params=query, content=png_upload()["buffer"]).text
+    written = httpx.post(f"{server.url}/v1/ocr", params=query, content=png_upload()["buffer"]).text
     assert saved(page, "#save") == (f"120{form.suffix}", written)
     assert page.locator("#panel pre").text_content() == written
-    assert asked == [f"{address}/v1/ocr?rotate=auto&words=true&tables=true&format={name}"]
+    assert asked == [f"{server.url}/v1/ocr?rotate=auto&words=true&tables=true&format={name}"]
 
 
 def test_failed_format_is_reported_and_can_be_retried(opened: Open) -> None:
@@ -491,7 +483,7 @@ def test_picture_that_the_browser_cannot_show_comes_from_the_service(opened: Ope
     assert page.evaluate("document.querySelector('.sheet img').naturalHeight") == 96
 
 
-def test_a_page_without_a_picture_is_drawn_from_what_was_read(opened: Open) -> None:
+def test_a_page_without_a_picture_is_drawn_from_its_lines(opened: Open) -> None:
     page = opened()
     page.route("**/v1/ocr/picture*", lambda route: route.abort())
     put(page, {"name": "a.pdf", "mimeType": "application/pdf", "buffer": pdf(b"", GRAY)})
@@ -523,7 +515,7 @@ def test_the_pages_of_a_document_are_shown_one_after_the_other_as_pictures_of_th
     expect(page.locator("#panel")).to_contain_text("140x32")
 
 
-def test_words_of_the_line_that_is_pointed_at_are_shown(opened: Open) -> None:
+def test_words_of_a_hovered_line_are_shown(opened: Open) -> None:
     page = opened()
 
     def add_words(route: Route) -> None:

@@ -9,7 +9,7 @@ from browser_support import Open, opening
 from documents import tiff
 from image_support import png
 from playwright.sync_api import Browser, FilePayload, Page, Route, expect
-from support import ROOT, run_server
+from support import ROOT, Server
 
 DOCUMENT: FilePayload = {"name": "book.tif", "mimeType": "image/tiff", "buffer": tiff([120, 130, 140])}
 IMAGE: FilePayload = {"name": "a.png", "mimeType": "image/png", "buffer": png(120, 40, 255)}
@@ -18,15 +18,12 @@ WIDTHS_PX = (390, 768, 1366, 1920)
 OVERLAPS = (ROOT / "tests" / "data" / "overlaps.js").read_text("utf-8")
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_MAX_PAGES": "2"}) as server:
-        yield server.url
+SERVER_ENV = {"OCRSVC_MAX_PAGES": "2"}
 
 
 @pytest.fixture
-def opened(browser: Browser, address: str) -> Iterator[Open]:
-    with opening(browser, address) as open_page:
+def opened(browser: Browser, server: Server) -> Iterator[Open]:
+    with opening(browser, server.url) as open_page:
         yield open_page
 
 
@@ -172,14 +169,14 @@ def test_without_scripts_only_the_form_is_offered(opened: Open) -> None:
     assert page.locator("button:visible").all_text_contents() == ["Read"]
 
 
-def test_api_reference_shows_every_operation_of_the_description(opened: Open, address: str) -> None:
-    page = opened(f"{address}/docs")
-    paths = httpx.get(f"{address}/openapi.json").json()["paths"]
+def test_api_reference_shows_every_operation_of_the_description(opened: Open, server: Server) -> None:
+    page = opened(f"{server.url}/docs")
+    paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
     expected = [f"{method.upper()}{path}" for path, item in paths.items() for method in item if method != "parameters"]
     expect(page.locator("article h2")).to_have_count(len(expected))
     assert sorted(page.locator("article h2").all_text_contents()) == sorted(expected)
     expect(page.locator("#operation-ocr")).to_contain_text("text_layer")
-    expect(page.locator("#operation-ocr pre")).to_have_text(f"curl -F file=@page.png {address}/v1/ocr")
+    expect(page.locator("#operation-ocr pre")).to_have_text(f"curl -F file=@page.png {server.url}/v1/ocr")
     page.get_by_role("link", name="GET /v1/jobs/{job_id}/pages").click()
     expect(page.locator("#operation-jobPages h2")).to_be_in_viewport()
     page.set_viewport_size({"width": WIDTHS_PX[0], "height": 900})

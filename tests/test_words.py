@@ -69,9 +69,7 @@ def test_characters_match_their_words_and_are_inside_the_word_boxes(handle: Page
 
 
 @pytest.mark.parametrize(("name", "degrees"), [("notice_turned_90.png", 90), ("notice_turned_180.png", 180)])
-def test_words_of_a_turned_page_are_in_image_coordinates_and_reading_direction(
-    handle: PageHandle, name: str, degrees: int
-) -> None:
+def test_words_of_a_turned_page_have_image_coordinates(handle: PageHandle, name: str, degrees: int) -> None:
     pixels = load(name)
     page = read(handle, pixels, words=True)
     assert texts(page) == NOTICE
@@ -100,9 +98,7 @@ def test_characters_of_vertical_lines_have_boxes_in_their_cells(handle: PageHand
 
 
 @pytest.mark.parametrize("upright", [False, True])
-def test_words_of_a_slanted_line_are_slanted_unless_upright_boxes_are_requested(
-    handle: PageHandle, *, upright: bool
-) -> None:
+def test_words_of_slanted_lines_are_slanted_unless_asked_upright(handle: PageHandle, *, upright: bool) -> None:
     turn = cv2.getRotationMatrix2D((320, 150), -3, 1)
     pixels = np.asarray(cv2.warpAffine(load("notice.png"), turn, (640, 300), borderValue=(255, 255, 255)), np.uint8)
     library = words_of(read(handle, pixels, words=True, upright_boxes=upright).lines[2])[1]

@@ -51,7 +51,7 @@ def test_the_order_follows_priority_and_deadline(came: list[tuple[str, float, st
     assert names(queue.take(8)) == served
 
 
-def test_retry_after_follows_the_measured_service_time_which_one_slow_job_hardly_changes() -> None:
+def test_retry_after_follows_the_usual_service_time() -> None:
     queue, _ = make_queue(places=10, servers=2)
     for name in "ab":
         put(queue, name)

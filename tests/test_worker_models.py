@@ -116,7 +116,7 @@ def test_a_budget_is_bytes_or_a_share(given: str, expected: int) -> None:
     assert memory_budget(settings, PLAN) == pytest.approx(expected, abs=1)
 
 
-def test_what_is_loaded_later_counts_as_added(tmp_path: Path, open_models: Opener) -> None:
+def test_models_loaded_later_count_as_added_memory(tmp_path: Path, open_models: Opener) -> None:
     versions = [make_fake(tmp_path / "models", 1, name, fake_model_bytes=20 * MIB) for name in "ab"]
     models = open_models(*versions, model="a", models_memory="100MiB")
     models.load_ahead()
@@ -232,9 +232,7 @@ def test_path_settings_are_in_the_versions_folder_and_verified(tmp_path: Path) -
         ("[settings]\nmodel_cache = './cache'", Settings(), "not a setting of the engine ppocr"),
     ],
 )
-def test_model_cannot_run_programs_or_name_folders_outside(
-    tmp_path: Path, model: str, service: Settings, fault: str
-) -> None:
+def test_models_run_no_programs_and_stay_inside(tmp_path: Path, model: str, service: Settings, fault: str) -> None:
     version = make_version(tmp_path, "mine", 2, model, {"libtr.so": b"1"})
     with pytest.raises(BadModel, match=fault):
         open_engine(service, ONE_THREAD, model=version)

@@ -61,9 +61,6 @@ class HeldEngine(KnownEngine):
         self.shown, self.go = threading.Semaphore(0), threading.Event()
         self.count = 0
 
-    def open_handle(self) -> HeldEngine:
-        return self
-
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         self.count += len(tasks)
         self.shown.release()
