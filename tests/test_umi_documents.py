@@ -223,7 +223,7 @@ def test_only_folders_of_killed_services_are_removed(tmp_path: Path) -> None:
 
 
 def test_unusable_folder_stops_the_start(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="OCRSVC_JOBS_DIR"):
+    with pytest.raises(SettingsError, match="create it first"):
         make_folder(tmp_path / "missing")
 
 
