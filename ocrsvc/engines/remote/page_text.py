@@ -7,7 +7,8 @@ from typing import Final
 
 from ocrsvc.results import Line, Page
 
-_FRONT_MATTER: Final = re.compile(r"\A\s*---[ \t]*\n.*?\n---[ \t]*(?:\n|\Z)", re.DOTALL)
+# Only lines such as "primary_language: en": a page's own text may stand between two rules.
+_FRONT_MATTER: Final = re.compile(r"\A\s*---[ \t]*\n(?:[a-z_]+:[^\n]*\n)+---[ \t]*(?:\n|\Z)")
 _FENCE: Final = re.compile(r"\A\s*```(?:markdown|md|html|text)?[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 # DeepSeek-OCR's types and positions of blocks, and special tokens of all models.
 _TOKENS: Final = re.compile(r"<\|(ref|det)\|>[^<]*<\|/\1\|>|<\|[a-z_/]{1,40}\|>|<｜[^<>｜]{1,40}｜>")
