@@ -100,7 +100,7 @@ class AdapterEntry:
         job_paths: Path prefixes of job routes, for which API keys need the scope `jobs`.
         operate_paths: Path prefixes that load and unload models; with a model repository keys need the scope `operate`.
         credentials: Target of a function of a KeyRequest (`ocrsvc.access.api_keys`) that returns the API key in the
-            format's own place, or "". `Authorization` (Bearer, Basic) and `X-API-Key` come first. Empty for none.
+            format's own place, or "". `Authorization` (Bearer, token, Basic) and `X-API-Key` come first. Empty: none.
         key_body_paths: Full paths at which `credentials` may find the key in a form field of the body.
     """
 
