@@ -90,11 +90,20 @@ def test_wrong_setting_or_flag_is_named_and_stops_the_start(env: dict[str, str],
         assert "Traceback" not in server.log
 
 
-@pytest.mark.parametrize("variable", ["OCRSVC_BIND", "OCRSVC_GRPC_BIND"])
+def test_a_usual_port_in_use_is_no_other_address_to_set() -> None:
+    env = {"OCRSVC_BIND": "127.0.0.9:1223", "OCRSVC_USUAL_PORTS": "umi_ocr"}
+    args = ["-b", "127.0.0.9:1223", "-b", "127.0.0.9:1224"]
+    with socket.create_server(("127.0.0.9", 1224)), start_server(env, args) as server:
+        assert server.wait_for_exit() == 78
+        assert "Port 1224 is in use: leave its adapter out of OCRSVC_USUAL_PORTS." in server.log
+
+
+@pytest.mark.parametrize("variable", ["--bind", "OCRSVC_BIND", "OCRSVC_GRPC_BIND"])
 def test_a_port_in_use_ends_the_start_at_once_with_a_free_one_to_set(variable: str, free_port: int) -> None:
     taken = f"127.0.0.1:{free_port}"
-    args = ["-b", taken] if variable == "OCRSVC_BIND" else []
-    with socket.create_server(("127.0.0.1", free_port)), start_server({variable: taken}, args) as server:
+    args = [] if variable == "OCRSVC_GRPC_BIND" else ["-b", taken]
+    env = {} if variable == "--bind" else {variable: taken}
+    with socket.create_server(("127.0.0.1", free_port)), start_server(env, args) as server:
         assert server.wait_for_exit() == 78
         assert re.search(rf"Port {free_port} is in use: set {variable}=127\.0\.0\.1:\d+\.", server.log)
         assert server.log.count("in use") == 1

@@ -32,6 +32,7 @@ _REMEDIES: Final = {
     errno.EADDRNOTAVAIL: "This machine has no such address: choose one of its own.",
 }
 _TRIED_PORTS: Final = 20
+_USUAL_PORTS: Final = "OCRSVC_USUAL_PORTS"
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a mount point; gunicorn makes a file for each worker, which is closed at once
 
 # For each gunicorn setting: the accepted values, and the message for any other.
@@ -101,13 +102,14 @@ def check_server(config: Any, settings: Settings) -> None:
             raise SettingsError(detail, "Omit the flag, and set OCRSVC_TLS_CERTIFICATE and OCRSVC_TLS_KEY.")
 
 
-def open_listeners(server: Any) -> None:
+def open_listeners(server: Any, settings: Settings) -> None:
     """Open gunicorn's listening sockets before gunicorn does, unless it inherits them. Raises SettingsError."""
     is_inherited = server.master_pid or systemd.listen_fds(unset_environment=False)
     if is_inherited or any(isinstance(address, int) for address in server.cfg.address):
         return
+    variables = dict.fromkeys(addresses(settings), _USUAL_PORTS) | {settings.bind: "OCRSVC_BIND"}
     for text, address in zip(server.cfg.bind, server.cfg.address, strict=True):
-        with _listening("OCRSVC_BIND", text):
+        with _listening(variables.get(text, "--bind"), text):
             if isinstance(address, str):
                 _check_unused(address)
             open_socket = sock._sock_type(address)  # noqa: SLF001  see tests/test_gunicorn.py
@@ -132,7 +134,7 @@ def listen(address: str) -> socket.socket:
 
 @contextmanager
 def _listening(variable: str, address: str) -> Iterator[None]:
-    """The block listens at the address in a variable: convert its errors to SettingsError, which names the variable."""
+    """The block listens at the address in a variable or flag: convert its errors to SettingsError, which names that."""
     try:
         yield
     except (OSError, ValueError, OverflowError) as error:
@@ -141,6 +143,8 @@ def _listening(variable: str, address: str) -> Iterator[None]:
         if code == errno.EADDRINUSE and port.isdecimal():
             free = _free_port_after(host, int(port))
             remedy = f"set {variable}={host}:{free}" if free else "choose another one"
+            if variable == _USUAL_PORTS:
+                remedy = f"leave its adapter out of {variable}"
             raise SettingsError(f"Port {port} is in use: {remedy}.") from error
         # `create_server` adds text to errors; `__context__` is the original. Name resolution errors have codes below 0.
         cause = error.__context__ or error

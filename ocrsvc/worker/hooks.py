@@ -140,7 +140,7 @@ def _open_all(server: LastingArbiter, service: ServiceContext) -> None:
     """Write the pid file, and open listeners and stores. Raises OperatorError if any of them cannot be used."""
     settings = service.settings
     check_server(server.cfg, settings)
-    open_listeners(server)
+    open_listeners(server, settings)
     try:
         if server.pidfile is not None:
             server.pidfile.write()
