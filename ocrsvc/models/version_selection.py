@@ -111,10 +111,11 @@ def _parse(text: str) -> WantedModel:
 def _refuse(selector: VersionSelector, catalogue: Catalogue, options: ReadOptions) -> NoReturn:
     """Raises UnknownModel, which lists the alternatives."""
     if catalogue.scan.is_unnamed:
+        description = catalogue.scan.versions[0].description
+        tags = f" Its languages are {_listed(description.languages)}." if description.languages else ""
         raise UnknownModel(
-            f"The engine {catalogue.scan.versions[0].description.engine} has its own model: model, tier and language "
-            "cannot be chosen.",
-            "Leave out model, tier and lang.",
+            f"The engine {description.engine} has its own model: model, tier and language cannot be chosen.",
+            f"Leave out model, tier and lang.{tags}",
         )
     versions, subject = list(selector.each_model(catalogue)), "No model suits"
     if options.model is not None:
