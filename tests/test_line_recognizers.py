@@ -1,7 +1,7 @@
 """A line recognizer of a package becomes an engine; Latin words that it cannot know are read by another."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,7 @@ from support import data_of
 
 from ocrsvc import plugins
 from ocrsvc.engines.latin_words import LatinWords
-from ocrsvc.engines.line_recognizer import LineText, Path, RecognizerInfo, crop_of_height, path_at
+from ocrsvc.engines.line_recognizer import LineText, RecognizerInfo, crop_of_height, path_at
 from ocrsvc.engines.open_engine import open_engine_in_process, runs_isolated
 from ocrsvc.imaging.text_contour import Outline, extent
 from ocrsvc.plugins import EntryError, RecognizerEntry
@@ -33,13 +33,10 @@ class SizeReader:
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
         check()
-        texts = [f"line {crop.shape[0]}" for crop in crops]
-        middles = [np.linspace(0.1, 0.9, len(text)).tolist() for text in texts]
-        paths = [
-            path_at(list(text), places, [0.9] * len(text), crop.shape[1])
-            for text, places, crop in zip(texts, middles, crops, strict=True)
-        ]
-        return [LineText(text, 0.9, path, order="logical") for text, path in zip(texts, paths, strict=True)]
+        text = f"line {crops[0].shape[0]}" if crops else ""
+        middles = np.linspace(0.1, 0.9, len(text)).tolist()
+        paths = [path_at(list(text), middles, [0.9] * len(text), crop.shape[1]) for crop in crops]
+        return [LineText(text, 0.9, path, order="logical") for path in paths]
 
     def close(self) -> None:
         pass
@@ -108,17 +105,7 @@ def test_characters_keep_their_order_on_the_page_and_a_place_of_their_own(middle
     places = path.first[np.argsort(middles, kind="stable")].tolist()
     assert all(after - before >= 2 for before, after in pairwise(places))
     assert (min(places) >= 0, max(places) < 60, path.confidence) == (True, True, 0.5)
-
-
-def test_a_crop_that_is_too_narrow_for_its_characters_has_no_places() -> None:
-    assert path_at("abcdef", [0.5] * 6, [1.0] * 6, 11) is None
-
-
-@pytest.mark.parametrize(
-    ("along", "across", "size"), [(200, 20, (400, 40)), (1, 50, (20, 40)), (10_000, 1, (2560, 40)), (0, 0, (20, 40))]
-)
-def test_crops_keep_the_proportions_of_lines_within_limits(along: float, across: float, size: tuple[int, int]) -> None:
-    assert crop_of_height(along, across, HEIGHT_PX) == size
+    assert path_at("abc", middles, [1.0] * 3, 5) is None, "too narrow for three characters"
 
 
 def written(text: str, sure: Sequence[bool], *, from_right: bool = False) -> LineText:
@@ -146,17 +133,12 @@ class PageDouble:
         return [self.texts.pop(0) if self.texts else LineText("", 0.0) for _ in outlines]
 
 
-def visual(text: str, confidence: float) -> LineText:
-    steps = np.arange(len(text))
-    return LineText(
-        text, confidence, Path(list(text), steps, steps, len(text), confidence, np.full(len(text), confidence))
-    )
-
-
 @pytest.mark.parametrize("case", CASES["latin words"], ids=lambda case: str(case["says"]))
 def test_doubtful_words_are_replaced_if_they_are_latin(case: Any) -> None:
     line = written(case["line"], case["sure"], from_right=case.get("from_right", False))
-    latin = PageDouble([visual(text, sure) for text, sure in case["latin"]])
+    latin = PageDouble(
+        [replace(written(text, [True] * len(text.split())), confidence=sure) for text, sure in case["latin"]]
+    )
     outline = rectangle(0, 0, 12 * len(line.text), 24)
     [found] = LatinWords(PageDouble([line]), latin).read([outline])
     assert found.text == case["expected"]
