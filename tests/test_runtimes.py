@@ -31,7 +31,7 @@ from ocrsvc.engines.ppocr.runtime.openvino_session import OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_choice import RuntimeChoice, load_choice, store_choice
-from ocrsvc.engines.ppocr.runtime_proof import BF16, FP32, INT8, Proof, Runtime
+from ocrsvc.engines.ppocr.runtime_proof import BF16, FP32, INT8, TINY_FIRST, Proof, Runtime
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.results import Image, Page, Pixels, ReadTask
 from ocrsvc.settings.load import read_settings
@@ -146,8 +146,12 @@ class Doubles:
     """Candidates that find and read what a test says; FP32 finds two lines and reads SINGLE."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, found: object, read: object) -> None:
-        self.found, self.read = {FP32: [LINE, LINE + 500], BF16: found}, {FP32: SINGLE, INT8: read, BF16: SINGLE}
+        self.found, self.read = (
+            {FP32: [LINE, LINE + 500], BF16: found},
+            {FP32: SINGLE, INT8: read, BF16: SINGLE, TINY_FIRST: SINGLE},
+        )
         monkeypatch.setattr(runtime_proof, "open_model", self.open)
+        monkeypatch.setattr(runtime_proof, "open_tiny_first", lambda *_opened: TINY_FIRST)
         monkeypatch.setattr(runtime_proof, "_find", lambda _page, runner: self.answer(self.found[runner]))
         monkeypatch.setattr(runtime_proof, "read_lines", lambda _part, _crops, runner: self.answer(self.read[runner]))
 

@@ -147,7 +147,7 @@ reading_options: Final = gathered(
     _how("--region", metavar="X,Y,WIDTH,HEIGHT", help="Part of each page to read, in pixels."),
     _how("--lang", metavar="TAG", help="Language of the text, such as zh or en; auto chooses per line."),
     _how("--model", metavar="MODEL", help="Model: NAME, NAME/VERSION or NAME:LABEL; see docs/models.md."),
-    _how("--tier", type=click.Choice(["tiny", "small", "medium"]), help="Size of the model."),
+    _how("--tier", type=click.Choice(["auto", "tiny", "small", "medium"]), help="Size of the model."),
     _choice("--rotate", "auto 0 90 180 270", "Clockwise rotation that makes pages upright; by default detected."),
     _flag("--line", "detect", help="Treat each image as one line, without detection."),
     _flag("--no-unwarp", "unwarp", help="Do not flatten curved pages."),

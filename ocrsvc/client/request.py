@@ -67,7 +67,7 @@ class Options(TypedDict, total=False):
     characters: bool | None
     mask: str | None
     model: str | None
-    tier: Literal["tiny", "small", "medium"] | None
+    tier: Literal["auto", "tiny", "small", "medium"] | None
     lang: str | None
     lines: bool | None
     pages: str | None

@@ -119,6 +119,12 @@ def _choice(values: Sequence[str], accepted: str = "") -> Option:
     return Option(parse, accepted or "one of " + ", ".join(values))
 
 
+def _parse_tier(text: str) -> str | None:
+    if text.lower() not in ("auto", *get_args(Tier)):
+        raise ValueError(text)
+    return text.lower() if text.lower() != "auto" else None
+
+
 _FLAG: Final = Option(parse_flag, _TRUTHS)
 
 OPTIONS: Final[Mapping[str, Option]] = {
@@ -139,7 +145,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "characters": _FLAG,
     "mask": Option(parse_kinds, masking.ACCEPTED),
     "model": Option(_parse_model, model_name.ACCEPTED),
-    "tier": _choice(get_args(Tier)),
+    "tier": Option(_parse_tier, "auto, tiny, small or medium"),
     "lang": Option(parse_language, ACCEPTED_LANGUAGE),
     "lines": _FLAG,
     "format": Option(

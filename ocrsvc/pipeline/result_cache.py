@@ -150,7 +150,7 @@ class ResultCache:
         inputs = (astuple(options), astuple(engine))
         if digest:
             # The options' model name is left out: the digest identifies the model, however the request named it.
-            inputs = (astuple(replace(options, model=None, tier=None)), (*astuple(engine), digest))
+            inputs = (astuple(replace(options, model=None)), (*astuple(engine), digest))
         key = blake2b(repr((__version__, *inputs)).encode(), digest_size=32).digest()
         return blake2b(page.document.key(page.number), digest_size=32, key=key).digest()
 

@@ -19,6 +19,7 @@ from ocrsvc.engines.model.description import Recognition
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, Imaging, find_backend
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu, find_fault
+from ocrsvc.engines.ppocr.pipeline.cascade import MIN_WIDTH_PX, CascadeRecognizer
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import ProbabilityMap, find_lines
 from ocrsvc.engines.ppocr.pipeline.detector import Detector, open_detector
 from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
@@ -27,8 +28,8 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import BatchRunner, LineR
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, BeamRecognizer, Recognizer, Script, open_page
 from ocrsvc.engines.ppocr.pipeline.unwarp import FindGrid, OpenPage, find_grid, read_unwarped
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
-from ocrsvc.engines.ppocr.runtime.model_parts import ModelParts, read_dictionary, read_parts
-from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.model_parts import ModelParts, read_dictionary, read_parts, tiny_part
+from ocrsvc.engines.ppocr.runtime.open_model import TinyFirst, open_model, open_tiny_first
 from ocrsvc.engines.ppocr.runtime.openvino_session import PROVIDER
 from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
 from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig
@@ -156,7 +157,8 @@ class PpocrEngine:
             detection_config = _with_runtime(config, choices[0].detection) if choices else config
             self._detector = open_detector(parts.detection, detection_config, cache, self._shared_threads)
             self._line_runners += [_make_line_runner(model, self._shared_threads, batch) for model in opened.values()]
-            self._scripts = _scripts(parts, opened, self._line_runners)
+            quick = _make_quick_recognizer(opened, self._shared_threads, batch)
+            self._scripts = _scripts(parts, opened, self._line_runners, quick)
             backend = find_backend(imaging, first.device)
             self._gpu_pipeline = self._open_gpu_pipeline(backend, parts, opened, batch) if backend else None
             self._closing = closing.pop_all()
@@ -216,10 +218,13 @@ def _with_runtime(config: SessionConfig, runtime: Runtime) -> SessionConfig:
 
 
 def _scripts(
-    parts: ModelParts, opened: Mapping[str, ModelRunner], line_runners: Sequence[LineRunner]
+    parts: ModelParts,
+    opened: Mapping[str, ModelRunner],
+    line_runners: Sequence[LineRunner],
+    quick: Recognizer | None = None,
 ) -> list[Script[Recognizer]]:
-    """The recognizers with their line runners. Raises BadModel if a dictionary does not fit its model."""
-    scripts = []
+    """The recognizers with their line runners; `quick` reads before the first one. Raises BadModel (dictionary)."""
+    scripts: list[Script[Recognizer]] = []
     for (name, part), line_runner in zip(parts.recognition.items(), line_runners, strict=True):
         described = part.described
         assert isinstance(described, Recognition), "the part is a recognizer"
@@ -228,7 +233,10 @@ def _scripts(
             "greedy": Recognizer(line_runner, *arguments),
             "beam": BeamRecognizer(line_runner, *arguments),
         }
-        scripts.append(Script(readers, described.languages, described.direction))
+        careful = None
+        if quick is not None and not scripts:
+            careful, readers["greedy"] = readers["greedy"], CascadeRecognizer(line_runner, *arguments, quick=quick)
+        scripts.append(Script(readers, described.languages, described.direction, careful))
     return scripts
 
 
@@ -241,17 +249,33 @@ def _open_recognition(
         part_config = _with_runtime(config, choices[index].recognition) if choices else config
         line_profiles = profiles(batch, part.input_format.height_px)
         gpu = replace(part_config.gpu, arena_values=3 * batch.max_cost, profiles=line_profiles)
-        opened[name] = open_model(part, replace(part_config, gpu=gpu), cache)
+        part_config = replace(part_config, gpu=gpu)
+        opened[name] = open_model(part, part_config, cache)
+        if choices and choices[index].recognition.tiny_first:
+            opened[name] = open_tiny_first(opened[name], part_config, cache)
         # A dictionary that does not fit must fail here, before anything else is opened.
         read_dictionary(part, opened[name].metadata)
     return opened
 
 
-def _make_line_runner(recognition: ModelRunner, shared_threads: SharedThreads, batch: Limits) -> LineRunner:
+def _make_quick_recognizer(
+    opened: Mapping[str, ModelRunner], shared_threads: SharedThreads, batch: Limits
+) -> Recognizer | None:
+    """The tiny recognizer, if it reads before the first one."""
+    first = next(iter(opened.values()))
+    if not isinstance(first, TinyFirst):
+        return None
+    line_runner = _make_line_runner(first.tiny, shared_threads, batch, MIN_WIDTH_PX)
+    return Recognizer(line_runner, read_dictionary(tiny_part(), first.tiny.metadata))
+
+
+def _make_line_runner(
+    recognition: ModelRunner, shared_threads: SharedThreads, batch: Limits, narrowest_px: int = 0
+) -> LineRunner:
     if not recognition.batched:
         if recognition.provider == PROVIDER:
             # A session compiles kernels for each line width, which would delay the first line of that width by 30 ms.
-            for width in (width for width in WIDTHS_PX if width <= WARM_PX):
+            for width in (width for width in WIDTHS_PX if narrowest_px <= width <= WARM_PX):
                 recognition.warm_up(np.zeros((1, 3, recognition.input_format.height_px, width), np.float32))
         return make_line_runner(recognition, shared_threads)
     batches = BatchRunner(recognition, batch, runners=len(recognition.sessions))

@@ -9,15 +9,17 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import onnxruntime as ort
 from pydantic import TypeAdapter, ValidationError
 
 from ocrsvc import __version__
+from ocrsvc.engines.ppocr.pipeline import cascade
 from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
-from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, tiny_part
 from ocrsvc.engines.ppocr.runtime.open_model import preparation_code
 from ocrsvc.engines.ppocr.runtime.providers import ON_CPU, Precision, Provider, check_precision, choose_provider
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
@@ -37,6 +39,7 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 _WAIT_S: Final = 60.0
 _ENTRY: Final = "runtime"
+_CASCADE: Final = Path(cascade.__file__)  # a change of the cascade's rule must change the cache key
 _NOT_STORED: Final = (
     "The model cache is not writable, so every start proves the choice of runtime again: set OCRSVC_MODEL_CACHE to a "
     "writable folder, or choose the runtime with OCRSVC_PROVIDER and OCRSVC_PRECISION."
@@ -114,7 +117,7 @@ def load_choice(cache: ModelCache, parts: Parts, provider: Provider) -> RuntimeC
     except ValidationError:
         return None
     # OpenVINO may be missing, or fail to load, on another machine that shares the cache.
-    needs_openvino = BF16 in (choice.detection, choice.recognition)
+    needs_openvino = any(chosen.provider == "openvino" for chosen in (choice.detection, choice.recognition))
     return choice if not needs_openvino or openvino_session.computes_bf16() else None
 
 
@@ -132,5 +135,7 @@ def _key(parts: Parts, provider: Provider) -> str:
     """Cache key of everything that a choice depends on: models, preparation, versions, CPU and reference page."""
     versions = f"{__version__} {ort.__version__} {openvino_session.version()} {provider}"
     input_formats = str([part.input_format for part in parts]).encode()
-    shipped = (part.shipped for part in parts)
+    shipped = [part.shipped for part in parts]
+    if parts[1].version.is_built_in:
+        shipped += [tiny_part().shipped, _CASCADE.read_bytes()]
     return cache_key(*shipped, input_formats, preparation_code(), versions.encode(), REFERENCE_PAGE.read_bytes())

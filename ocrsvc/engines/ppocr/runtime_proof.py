@@ -7,6 +7,7 @@ differs much in confidence is rejected, even if it is fast; the others are timed
 
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -19,6 +20,7 @@ import cv2
 import numpy as np
 
 from ocrsvc.engines.line_recognizer import LineText
+from ocrsvc.engines.ppocr.pipeline.cascade import CascadeRecognizer
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_lines
 from ocrsvc.engines.ppocr.pipeline.network_input import model_input
 from ocrsvc.engines.ppocr.pipeline.page import MIN_CONFIDENCE
@@ -26,8 +28,8 @@ from ocrsvc.engines.ppocr.pipeline.recognition_batches import make_line_runner
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, input_width
 from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, ModelPart, read_dictionary
-from ocrsvc.engines.ppocr.runtime.open_model import open_model
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, ModelPart, read_dictionary, tiny_part
+from ocrsvc.engines.ppocr.runtime.open_model import TinyFirst, open_model, open_tiny_first
 from ocrsvc.engines.ppocr.runtime.providers import Precision, Provider
 from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, ModelRunner, SessionConfig
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
@@ -46,6 +48,7 @@ MAX_CONFIDENCE_GAP: Final = 0.05
 _SHIFT: Final = 0.15  # largest distance of a line's corners from those of fp32, in line heights
 _MIN_SHIFT_PX: Final = 2.0
 _ROUNDS: Final = 2
+_BESIDE_CHINESE: Final = r"(?<=[^\x00-\x7f]) | (?=[^\x00-\x7f])"  # spaces that the page decides (pipeline/spaces.py)
 REFERENCE_PAGE: Final = Path(__file__).with_name("reference_page.png")
 
 Parts = tuple[ModelPart, ModelPart]  # a detector and a recognizer
@@ -60,14 +63,17 @@ class Runtime:
 
     provider: Provider
     precision: Precision
+    tiny_first: bool = False  # whether the tiny recognizer reads lines before the built-in one (pipeline/cascade.py)
 
     def __str__(self) -> str:
-        return f"{'OpenVINO' if self.provider == 'openvino' else 'ONNX Runtime'} {self.precision}"
+        first = ", tiny first" if self.tiny_first else ""
+        return f"{'OpenVINO' if self.provider == 'openvino' else 'ONNX Runtime'} {self.precision}{first}"
 
 
 FP32: Final = Runtime("cpu", "fp32")
 INT8: Final = Runtime("cpu", "int8")
 BF16: Final = Runtime("openvino", "bf16")
+TINY_FIRST: Final = Runtime("openvino", "bf16", tiny_first=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,7 @@ def prove_runtimes(
             report(detection)
         crops = [cut(page, outline, input_width(*extent(outline), height), height) for outline in outlines]
         # Other models than the built-in one may place spaces differently, so their spaces are ignored.
-        differ = partial(_misread, ignored="" if parts[1].version.is_built_in else " ")
+        differ = partial(_misread, ignored=_BESIDE_CHINESE if parts[1].version.is_built_in else " ")
         recognition.add(partial(read_lines, parts[1], crops), differ)
     for comparison in (recognition,) if is_own_page else (detection, recognition):
         report(comparison)
@@ -135,6 +141,9 @@ def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -
             if not opened:
                 raise
             LOG.warning("%s cannot open %s and is not tried: %s", runtime, part.file, error)
+    if BF16 in opened and part.kind == RECOGNITION and part.version.is_built_in:
+        in_bf16 = replace(config, provider=BF16.provider, precision=BF16.precision)
+        opened[TINY_FIRST] = open_tiny_first(opened[BF16], in_bf16, cache)
     return opened
 
 
@@ -215,6 +224,9 @@ def read_lines(part: ModelPart, crops: Sequence[Pixels], runner: ModelRunner) ->
     """Read the text of line crops."""
     with closing(SharedThreads(1)) as threads:
         line_runner, characters = make_line_runner(runner, threads), read_dictionary(part, runner.metadata)
+        if isinstance(runner, TinyFirst):
+            own = make_line_runner(runner.tiny, threads), read_dictionary(tiny_part(), runner.tiny.metadata)
+            return CascadeRecognizer(line_runner, characters, quick=Recognizer(*own)).read(crops)
         return Recognizer(line_runner, characters, height_px=part.input_format.height_px).read(crops)
 
 
@@ -231,10 +243,10 @@ def _misplaced(single: Sequence[Outline], other: Sequence[Outline]) -> Differenc
     return len(single), max(len(single), len(other)) - alike, []
 
 
-def _misread(single: Sequence[LineText], other: Sequence[LineText], *, ignored: str = "") -> Difference:
+def _misread(single: Sequence[LineText], other: Sequence[LineText], *, ignored: str) -> Difference:
     """Compare texts where fp32 is confident: number of characters, of edits, and differences in confidence."""
     pairs = [pair for pair in zip(single, other, strict=True) if pair[0].confidence >= MIN_CONFIDENCE]
-    texts = [[line.text.replace(ignored, "") if ignored else line.text for line in pair] for pair in pairs]
+    texts = [[re.sub(ignored, "", line.text) for line in pair] for pair in pairs]
     edits = sum(count_edits(*text) for text in texts)
     return sum(len(text[0]) for text in texts), edits, [abs(one.confidence - two.confidence) for one, two in pairs]
 

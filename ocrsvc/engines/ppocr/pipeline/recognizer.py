@@ -139,12 +139,20 @@ class Script(Generic[R_co]):
     readers: Mapping[Decoder, R_co]
     languages: tuple[str, ...] = ()
     direction: Direction = "ltr"
+    careful: R_co | None = None  # reads with tier=small and spaces=model if readers["greedy"] is a cascade, else None
+
+    def reader(self, options: ReadOptions) -> R_co:
+        """The reader that the options select."""
+        wants_careful = options.tier == "small" or options.spaces == "model"
+        if self.careful is not None and wants_careful and options.decoder == "greedy":
+            return self.careful
+        return self.readers[options.decoder]
 
 
 def open_page(scripts: Sequence[Script[R]], options: ReadOptions, open_reader: Callable[[R], PageReader]) -> PageReader:
     """Open a reader of one page with the recognizers that the options select, the default one first."""
     chosen = [scripts[number] for number in candidates(options.lang, [script.languages for script in scripts])]
-    readers = [open_reader(script.readers[options.decoder]) for script in chosen]
+    readers = [open_reader(script.reader(options)) for script in chosen]
     if len(readers) == 1:
         return readers[0]
     return SeveralRecognizers(readers, [script.direction for script in chosen], columns_first=options.lang != AUTO)

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
-from ocrsvc.engines.model.description import Detection, Recognition
+from ocrsvc.engines.model.description import Description, Detection, Recognition
 from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.engines.ppocr.pipeline.network_input import HEIGHT_PX, InputFormat
 from ocrsvc.errors import BadModel
@@ -16,6 +17,10 @@ CHARACTERS: Final = "character"  # ONNX metadata property that holds a recognize
 CLASSES: Final = "ocrsvc.classes"  # property with a recognizer's number of classes, added by preparation
 # Property of a recognizer that ends in a matrix product, a bias and a softmax; added when the model is prepared.
 PRODUCT: Final = "ocrsvc.product"
+# The recognizer that reads first in a cascade; benchmarks/tiny_model.py made the file.
+_TINY: Final = Recognition(file="PP-OCRv6_rec_tiny.onnx")
+_TINY_DESCRIPTION: Final = Description(title="PP-OCRv6 tiny", tier="tiny", recognition=(_TINY,))
+_WEIGHTS: Final = Path(__file__).parents[1] / "weights"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +99,11 @@ def built_in_part(kind: Kind) -> ModelPart:
     detection, recognition = model.description.detection, model.description.recognition[0]
     assert detection is not None, "the built-in model has both"
     return _read_part(model, detection if kind == DETECTION else recognition)
+
+
+def tiny_part() -> ModelPart:
+    """The tiny recognizer, which reads lines first and leaves those that it may read wrong to the built-in one."""
+    return _read_part(ModelVersion("ppocr-tiny", 1, _TINY_DESCRIPTION, _WEIGHTS, digest=""), _TINY)
 
 
 def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]:

@@ -16,7 +16,7 @@ from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.ppocr.pipeline.network_input import HALF, InputFormat
 from ocrsvc.engines.ppocr.runtime import openvino_session, providers
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
-from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, PRODUCT, RECOGNITION, ModelPart
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, PRODUCT, RECOGNITION, ModelPart, tiny_part
 from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, Head, OpenVinoRecognizer, OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA, TENSORRT, Provider, check_precision, choose_provider
 from ocrsvc.engines.ppocr.runtime.session import (
@@ -60,6 +60,20 @@ def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache | None 
             ) from error
         LOG.warning(_NO_GPU, part.file, error)
         return _open_on_cpu(part, config, cache)
+
+
+class TinyFirst(SessionPool):
+    """The built-in recognizer's sessions, and the tiny recognizer, which reads lines first (pipeline/cascade.py)."""
+
+    def __init__(self, careful: ModelRunner, tiny: ModelRunner) -> None:
+        super().__init__(careful.sessions)
+        self.tiny = tiny
+
+
+def open_tiny_first(careful: ModelRunner, config: SessionConfig, cache: ModelCache) -> TinyFirst:
+    """Open the tiny recognizer beside the open built-in one. Raises EngineUnavailable."""
+    # Two engine threads share a session, which takes 35 MB: most of a page's time is spent in the other models.
+    return TinyFirst(careful, open_model(tiny_part(), replace(config, sessions=(config.sessions + 1) // 2), cache))
 
 
 def session_options(config: SessionConfig) -> ort.SessionOptions:

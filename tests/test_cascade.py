@@ -1,0 +1,66 @@
+"""Lines that the tiny recognizer reads first: which of its texts are kept, and what the small one still reads."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocrsvc.engines.ppocr.pipeline.cascade import CascadeRecognizer, is_trusted
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, RecognizerOutput
+from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, Script
+from ocrsvc.results import Decoder, ReadOptions
+
+
+@pytest.mark.parametrize(
+    ("text", "confidence", "trusted"),
+    [
+        ("Sats. only", 0.975, True),
+        ("Sats. only", 0.97, False),
+        ("14A", 0.999, False),  # the page may have "14 A"
+        ("RM0.60", 0.999, False),
+        ("共14条", 0.999, True),  # spaces beside Chinese are decided for the whole page
+        ("", 0.0, False),
+    ],
+)
+def test_a_sure_line_without_a_digit_beside_a_letter_is_kept(text: str, confidence: float, trusted: bool) -> None:
+    assert is_trusted(text, confidence) is trusted
+
+
+class Runner:
+    """A model that reads each line as class 1 with a given probability, and records the widths that it reads."""
+
+    def __init__(self, probability: float) -> None:
+        self.probability, self.widths = probability, list[int]()
+
+    def map(self, decode: Callable[[RecognizerOutput], Any], lines: Sequence[LineImage], *_more: object) -> list[Any]:
+        """See recognition_batches.SingleLineRunner."""
+        self.widths += [line.width for line in lines]
+        output = RecognizerOutput(np.array([1]), np.array([self.probability], np.float32))
+        return [decode(output) for _ in lines]
+
+
+@pytest.mark.parametrize(("sure", "expected", "left"), [(0.99, "sqq", [80]), (0.9, "sss", [320, 160, 80])])
+def test_the_careful_recognizer_reads_narrow_and_unsure_lines(sure: float, expected: str, left: list[int]) -> None:
+    quick, careful = Runner(sure), Runner(0.99)
+    tiny: Any = Recognizer(quick, ["", "q"])  # type: ignore[arg-type]  # a stand-in
+    both = CascadeRecognizer(careful, ["", "s"], quick=tiny)  # type: ignore[arg-type]  # a stand-in
+    found = both.read_line_images([LineImage(np.full((48, width), 255, np.uint8)) for width in (80, 160, 320)])
+    assert "".join(line.text for line in found) == expected
+    assert (quick.widths, careful.widths) == ([320, 160], left)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (ReadOptions(), "cascade"),
+        (ReadOptions(tier="small"), "careful"),
+        (ReadOptions(spaces="model"), "careful"),
+        (ReadOptions(tier="small", decoder="beam"), "beam"),
+    ],
+)
+def test_tier_small_and_the_models_own_spaces_leave_the_tiny_recognizer_out(options: ReadOptions, name: str) -> None:
+    readers: dict[Decoder, Any] = {"greedy": "cascade", "beam": "beam"}
+    careful: Any = "careful"
+    assert Script(readers, careful=careful).reader(options) == name
+    assert Script(readers).reader(options) == readers[options.decoder]
