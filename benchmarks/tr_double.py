@@ -104,6 +104,7 @@ def main() -> int:
         subprocess.run([sys.executable, str(ROOT / "tests" / "doubles" / "tr_home.py"), home], check=True)
         env = {
             "OCRSVC_ENGINE": "tr",
+            "OCRSVC_ISOLATION": "thread",
             "OCRSVC_TR_HOME": home,
             "OCRSVC_WORKERS": "1",
             "OCRSVC_ENGINE_THREADS": str(ENGINE_THREADS),

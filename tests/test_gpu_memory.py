@@ -124,7 +124,6 @@ def serving(home: Path, gpu: SimulatedGpu, **env: str) -> dict[str, str]:
     """The environment of a service of one worker with Tr's double, which takes two sessions of 100 MB."""
     return {
         "OCRSVC_ENGINE": "tr",
-        "OCRSVC_ISOLATION": "thread",
         "OCRSVC_TR_HOME": str(home),
         "OCRSVC_TR_SHARED_SESSIONS": "true",
         "OCRSVC_WORKERS": "1",

@@ -110,6 +110,7 @@ def test_engines_that_cannot_be_interrupted_run_in_child_processes_unless_set_ot
     chosen = {name: runs_isolated(Settings(), name) for name in ("ppocr", "fake", "tr", "tr_crnn", "tesseract")}
     assert chosen == {"ppocr": False, "fake": False, "tr": True, "tr_crnn": True, "tesseract": True}
     assert not runs_isolated(Settings(isolation="thread"), "tesseract")
+    assert not runs_isolated(Settings(tr_shared_sessions=True), "tr")
     assert runs_isolated(Settings(isolation="process"), "ppocr")
 
 

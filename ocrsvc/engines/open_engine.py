@@ -107,6 +107,9 @@ def runs_isolated(settings: Settings, engine: str) -> bool:
     """Whether an engine runs in child processes; with OCRSVC_ISOLATION=auto, if a deadline cannot interrupt it."""
     if settings.isolation != "auto":
         return settings.isolation == "process"
+    if engine == "tr" and settings.tr_shared_sessions:
+        # Only threads of one process can share sessions.
+        return False
     return engine in engines() and not engines()[engine].is_interruptible and hasattr(os, "memfd_create")
 
 

@@ -140,8 +140,8 @@ class IsolationSettings(SettingsGroup, title="Isolation"):
     isolation: Literal["auto", "thread", "process"] = setting(
         "auto",
         "Where the engine runs: in the worker's threads, or in a child process per thread, so that a crash loses only "
-        "that child. auto is process, on Linux, for engines whose calls cannot be interrupted: tr, tr_crnn, tesseract; "
-        "and thread for all others.",
+        "that child. auto is process, on Linux, for engines whose calls cannot be interrupted: tr (without "
+        "OCRSVC_TR_SHARED_SESSIONS), tr_crnn, tesseract; and thread for all others.",
     )
     child_max_images: int = setting(
         0,
