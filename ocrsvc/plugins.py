@@ -396,5 +396,7 @@ def resolve(target: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise EntryError(f"{target} needs the package {error.name}, which is not installed.") from error
     except Exception as error:
         raise EntryError(f"{target} cannot be loaded: {type(error).__name__}: {error}.") from error

@@ -73,7 +73,7 @@ def _open_engine(engine: str | None, page: Path | None) -> int:
 
     settings = read_settings(os.environ | ({"OCRSVC_ENGINE": engine} if engine else {}))
     data = body_of(page) if page else b""
-    opener = open_engine_in_process if page else open_engine
+    opener = open_engine if settings.isolation == "process" and not page else open_engine_in_process
     failed = 0
     with closing(opener(settings, plan_for(settings, workers=1))) as opened, closing(opened.open_handle()) as handle:
         info = opened.describe()

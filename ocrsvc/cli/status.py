@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 import orjson
 
-from ocrsvc.batch.human_readable import bytes_of
+from ocrsvc.batch.human_readable import bytes_of, count_of
 from ocrsvc.cli.options import command, gathered, option
 from ocrsvc.cli.output import table
 from ocrsvc.cli.service import Access, fetch, read_key, service_access, tls_access
@@ -43,7 +43,7 @@ def status(url: str | None, access: Access) -> None:
     url, context = access.find(url)
     overview = orjson.loads(fetch(url, "/ops/overview", read_key(access.key_file), context))
     workers = [[_cell(worker[column]) for column in _COLUMNS] for worker in overview["workers"]]
-    print(f"arbiter {overview['arbiter_pid'] or 'unknown'}, {len(workers)} workers")
+    print(f"arbiter {overview['arbiter_pid'] or 'unknown'}, {count_of(len(workers), 'worker')}")
     print("\n".join([*table(_COLUMNS, workers), "", *_describe_counts(overview), *describe_overview(overview)]))
 
 

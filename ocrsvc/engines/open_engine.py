@@ -121,5 +121,7 @@ def open_engine_in_process(settings: Settings, plan: ThreadPlan, model: ModelVer
     try:
         opener = resolve(entry.opener)
     except EntryError as error:
-        raise EngineUnavailable(str(error)) from error
+        extra = "cpu" if entry.name == "ppocr" else entry.name
+        is_missing = isinstance(error.__cause__, ModuleNotFoundError) and not entry.package
+        raise EngineUnavailable(str(error), f"pip install '.[{extra}]' adds it." if is_missing else "") from error
     return AnalysingEngine(opener(settings, plan, model) if entry.takes_model else opener(settings, plan), model)

@@ -48,6 +48,7 @@ _CJK: Final = re.compile("[\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0
 _HYPHENS: Final = "-\u00ad\u2010"
 _HYPHENATED: Final = re.compile(rf"[^\W\d_][{_HYPHENS}]$")
 _LETTER: Final = re.compile(r"[^\W\d_]")
+_SENTENCE_ENDS: Final = (".", "!", "?")
 _DENSE: Final = re.compile(
     "[\u2018-\u201d\u2026\u2e80-\u312f\u31a0-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff]"
 )
@@ -307,7 +308,7 @@ def _is_chinese_join(one: str, other: str) -> bool:
 
 
 def join_lines(lines: Sequence[str]) -> str:
-    """Join lines of one text: hyphenated words are rejoined, and Chinese lines are joined without spaces."""
+    """Join lines of one text: hyphenated words without the hyphen, Chinese lines without a space except after .!?"""
     parts = [lines[0]] if lines else []
     for one, other in pairwise(lines):
         if _HYPHENATED.search(one) and _LETTER.match(other):
@@ -315,7 +316,7 @@ def join_lines(lines: Sequence[str]) -> str:
             # Before a capital, or in a word with another hyphen, the hyphen is part of the spelling.
             if other[0].islower() and not any(hyphen in word for hyphen in _HYPHENS):
                 parts[-1] = parts[-1][:-1]
-        elif not (_DENSE.match(one[-1:]) or _DENSE.match(other)):
+        elif one.endswith(_SENTENCE_ENDS) or not (_DENSE.match(one[-1:]) or _DENSE.match(other)):
             parts.append(" ")
         parts.append(other)
     return "".join(parts)

@@ -130,7 +130,7 @@ def _refuse(selector: VersionSelector, catalogue: Catalogue, options: ReadOption
     descriptions = [version.description for version in versions]
     tiers = sorted({description.tier for description in descriptions if description.tier})
     languages = dict.fromkeys(tag for description in descriptions for tag in description.languages)
-    remedy = f"Tiers: {_listed(tiers)}. Languages: {_listed(languages)}, {AUTO}."
+    remedy = f"Tiers: {_listed(tiers)}. Languages: {_listed(languages)}, {AUTO}. `ocrsvc models add` adds models."
     raise UnknownModel(f"{subject} {words[:100]}.", remedy)
 
 
