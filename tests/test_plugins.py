@@ -101,6 +101,17 @@ def server(request: pytest.FixtureRequest, python: str) -> Iterator[Server]:
         assert server.stop() == 0, server.log
 
 
+def test_a_line_recognizer_of_a_package_reads_with_a_model_of_ones_own(python: str) -> None:
+    model = ROOT / "ocrsvc" / "engines" / "ppocr" / "weights" / "PP-OCRv6_rec_tiny.onnx"
+    env = {"OCRSVC_ENGINE": "ctc", "OCRSVC_CTC_MODEL": str(model)}
+    done = ocrsvc("read", ROOT / "tests" / "pages" / "notice.png", "--json", python=python, **env)
+    [page] = json.loads(done.stdout)["pages"]
+    assert [line["text"] for line in page["lines"]][1:3] == [
+        "图书馆今天下午三点关门。",
+        "The library closes at 15:00 today.",
+    ]
+
+
 def test_the_engine_reads_a_page_over_the_native_api(server: Server) -> None:
     answer = requests.post(f"{server.url}/v1/ocr", data=page(), timeout=_ANSWER_S).json()
     assert answer["engine"]["name"] == "qr"
@@ -147,7 +158,7 @@ def test_their_settings_are_listed_and_described(python: str) -> None:
     [adapters] = [line for line in done.stdout.splitlines() if line.startswith("OCRSVC_ADAPTERS = ")]
     assert adapters.endswith(", csv  (default)")
     reference = ocrsvc("settings", "--markdown", python=python).stdout
-    assert "one of ppocr, tr, remote, fake, tr_crnn, tesseract, qr |" in reference
+    assert "one of ppocr, tr, remote, fake, tr_crnn, tesseract, ctc, qr |" in reference
     *_, qr, csv = reference.split("\n## ")
     assert (qr.startswith("Engine qr\n"), csv.startswith("Adapter csv\n")) == (True, True)
 
@@ -168,7 +179,7 @@ def test_their_settings_are_read_from_the_file_and_checked(python: str, tmp_path
 def test_check_opens_the_engine_and_tells_where_plug_ins_come_from(python: str) -> None:
     done = ocrsvc("check", python=python, OCRSVC_ENGINE="qr")
     assert done.returncode == 0, done.stderr
-    names = ("engine qr", "adapter csv", "format annotations")
+    names = ("engine ctc", "engine qr", "adapter csv", "format annotations")
     assert f"plug-ins: {', '.join(f'{name} ({PACKAGE})' for name in names)}" in done.stdout.splitlines()
     assert "  qr: opens (opencv " in done.stdout
 
