@@ -44,6 +44,9 @@ class EngineEntry:
         languages: Tags of the languages that the engine's own model reads.
         is_interruptible: Whether the engine stops soon after a deadline. If not, OCRSVC_ISOLATION=auto runs it in child
             processes, which can be ended.
+        in_process_setting: The setting that, if true, keeps such an engine in the worker's process with
+            OCRSVC_ISOLATION=auto, because its handles share something that child processes cannot; empty for none.
+        extra: The extra of ocrsvc that installs what a built-in engine imports; empty if no extra does.
         package: Name and version of the plug-in's package, filled in on loading; empty for a built-in engine.
     """
 
@@ -58,6 +61,8 @@ class EngineEntry:
     concurrency: str = ""
     languages: tuple[str, ...] = ()
     is_interruptible: bool = True
+    in_process_setting: str = ""
+    extra: str = ""
     package: str = ""
 
 
@@ -168,6 +173,7 @@ _ENGINES: Final = (
         uses_onnx_runtime=True,
         base_groups=("ocrsvc.settings.engine:PpocrEngineSettings",),
         takes_model=True,
+        extra="cpu",
     ),
     EngineEntry(
         "tr",
@@ -177,8 +183,11 @@ _ENGINES: Final = (
         runs_model_code=True,
         languages=("zh", "en"),
         is_interruptible=False,
+        in_process_setting="tr_shared_sessions",
     ),
-    EngineEntry("remote", "ocrsvc.engines.remote.engine:RemoteEngine", concurrency="remote_concurrency"),
+    EngineEntry(
+        "remote", "ocrsvc.engines.remote.engine:RemoteEngine", concurrency="remote_concurrency", extra="remote"
+    ),
     EngineEntry(
         "fake",
         "ocrsvc.engines.fake:FakeEngine",
@@ -333,6 +342,7 @@ def _engine_of(entry: RecognizerEntry) -> EngineEntry:
         takes_model=True,
         languages=entry.languages,
         is_interruptible=entry.is_interruptible,
+        extra="cpu",
         package=entry.package,
     )
 

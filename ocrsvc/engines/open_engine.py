@@ -107,10 +107,10 @@ def runs_isolated(settings: Settings, engine: str) -> bool:
     """Whether an engine runs in child processes; with OCRSVC_ISOLATION=auto, if a deadline cannot interrupt it."""
     if settings.isolation != "auto":
         return settings.isolation == "process"
-    if engine == "tr" and settings.tr_shared_sessions:
-        # Only threads of one process can share sessions.
+    if engine not in engines() or engines()[engine].is_interruptible or not hasattr(os, "memfd_create"):
         return False
-    return engine in engines() and not engines()[engine].is_interruptible and hasattr(os, "memfd_create")
+    in_process = engines()[engine].in_process_setting
+    return not (in_process and getattr(settings, in_process))
 
 
 def open_engine_in_process(settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> Engine:
@@ -121,7 +121,7 @@ def open_engine_in_process(settings: Settings, plan: ThreadPlan, model: ModelVer
     try:
         opener = resolve(entry.opener)
     except EntryError as error:
-        extra = "cpu" if entry.name == "ppocr" else entry.name
-        is_missing = isinstance(error.__cause__, ModuleNotFoundError) and not entry.package
-        raise EngineUnavailable(str(error), f"pip install '.[{extra}]' adds it." if is_missing else "") from error
+        is_missing = isinstance(error.__cause__, ModuleNotFoundError) and entry.extra and not entry.package
+        remedy = f"Install the extra: pip install '.[{entry.extra}]'." if is_missing else ""
+        raise EngineUnavailable(str(error), remedy) from error
     return AnalysingEngine(opener(settings, plan, model) if entry.takes_model else opener(settings, plan), model)
