@@ -1,6 +1,7 @@
 """The key in what a caller sends, and the key with which our own programs ask."""
 
 import base64
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import data_of, filled
 
-from ocrsvc.access.api_keys import MAX_SECRET_CHARS, credential_of
+from ocrsvc.access.api_keys import MAX_SECRET_CHARS, credential_of, hide_secrets, make_secret
 from ocrsvc.cli.service import read_key
 from ocrsvc.client.request import common_headers
 from ocrsvc.errors import BadOption, OperatorError
@@ -36,6 +37,18 @@ def test_credentials_are_short_and_never_printed(authorization: str, other: str)
     found = credential_of(authorization, other)
     assert len(found.secret) <= MAX_SECRET_CHARS + 1
     assert repr(found) in {"Credential(by_browser=False)", "Credential(by_browser=True)"}
+
+
+@pytest.mark.parametrize(
+    "escaped", [slice(0), slice(0, 1), slice(3, 4), slice(9, 10), slice(16, 17), slice(40, 50), slice(99)]
+)
+@pytest.mark.parametrize("form", ["%{:02x}", "%{:02X}"])
+def test_keys_in_logged_addresses_are_hidden_however_they_are_encoded(form: str, escaped: slice) -> None:
+    characters = list(make_secret()[0])
+    characters[escaped] = [form.format(ord(character)) for character in characters[escaped]]
+    line = logging.makeLogRecord({"msg": "%s /?key=%s&x=1", "args": ("GET", "".join(characters))})
+    assert hide_secrets(line)
+    assert line.getMessage() == f"GET /?key={''.join(characters[:17])}…&x=1"
 
 
 @pytest.mark.parametrize(

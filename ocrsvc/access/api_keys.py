@@ -40,7 +40,11 @@ _SECRET_BYTES: Final = 32
 _ID: Final = slice(len(_PREFIX), len(_PREFIX) + 2 * _ID_BYTES)
 # For comparison if the id is unknown, so that this takes as long as for a wrong secret.
 _NO_DIGEST: Final = bytes(sha256().digest_size)
-_SECRET_PART: Final = re.compile(rf"({_PREFIX}[0-9a-f]{{{2 * _ID_BYTES}}}_)[A-Za-z0-9_-]+")
+# Any character of a secret in a URL may be percent-encoded; it ends with a character that no secret has.
+_PREFIX_IN_URL: Final = "".join(f"(?:{character}|%{ord(character):02x})" for character in _PREFIX)
+_SECRET_PART: Final = re.compile(
+    rf"({_PREFIX_IN_URL}(?:[0-9a-f]|%3[0-9]|%6[1-6]){{{2 * _ID_BYTES}}}(?:_|%5f))[a-z0-9_%-]+", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +230,7 @@ def credential_of(authorization: str, *others: str) -> Credential:
 
 def hide_secrets(record: logging.LogRecord) -> bool:
     """Log filter: replace secrets with "…", because gunicorn logs queries, and requests that it cannot parse."""
-    line = record.getMessage()
-    if _PREFIX in line:
-        record.msg, record.args = _SECRET_PART.sub(r"\1…", line), None
+    line, found = _SECRET_PART.subn(r"\1…", record.getMessage())
+    if found:
+        record.msg, record.args = line, None
     return True
