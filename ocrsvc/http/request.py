@@ -164,8 +164,10 @@ class Request(flask.Request):
         """The complete body, at the first call only, for views that do not use `content`.
 
         Raises BodyTooLarge, BodyTimeout if it was late or too slow, QueueFull without memory, RequestStopsWorker if it
-        has stopped a worker before, and CallerError if it ended early or its chunks are malformed.
+        has stopped a worker before, CallerError if it ended early or its chunks are malformed, and BadOption.
         """
+        # Refuse a malformed X-Request-Timeout for every body, also if the view has nothing to wait for.
+        _ = self.deadline
         received = self.received
         body = read_body(self.environ, self.max_body_bytes, self.share) if received is None else received.take()
         take_body(body, self.id)
