@@ -220,7 +220,9 @@ def split_inputs(inputs: Sequence[T]) -> tuple[T, T | None]:
     """A request's one input, and its input `lang_type` if there is one. Raises BadTensor."""
     languages = [tensor for tensor in inputs if tensor.name == LANGUAGE]
     others = [tensor for tensor in inputs if tensor.name != LANGUAGE]
-    if len(others) != 1 or len(languages) > 1:
+    if not others:
+        raise BadTensor(f"missing required input '{IMAGE.name}' for model '{NAME}'.", "Send the image in it.")
+    if len(others) > 1 or len(languages) > 1:
         raise BadTensor(f"expected 1 inputs but got {len(inputs)} inputs for model '{NAME}'.", f"Send {IMAGE.name!r}.")
     return others[0], next(iter(languages), None)
 
