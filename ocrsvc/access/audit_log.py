@@ -19,7 +19,7 @@ _OWNER_ONLY: Final = 0o600
 
 
 class AuditLog:
-    """Appends lines to a file, which is created if missing; None writes nothing. For any thread and process."""
+    """Appends lines to a file, created if missing; with `path` None it writes nothing. For any thread and process."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path

@@ -25,7 +25,7 @@ from ocrsvc.telemetry.worker_table import Reason, State, WorkerEntry, WorkerTabl
 Node = dict[str, Any]
 
 _MAX_ERRORS: Final = 20
-"""Maximum number of listed failures per kind of fault."""
+"""Maximum number of failures to list per kind of fault: "caller", "service" and "refused"."""
 
 
 def overview(request_metrics: RequestMetrics, engine: EngineInfo | None, settings_name: str = "") -> Node:

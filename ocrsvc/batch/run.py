@@ -25,11 +25,11 @@ MAX_FAILURES: Final = 100
 """After this many failed tries in a row that are not the pages' fault, the reader is broken, and the run stops."""
 COMMIT_S: Final = 1.0
 _MAX_UNWRITTEN: Final = 4
-"""No part is begun while this many wait to be written."""
+"""Pages of the next output file are queued only while fewer output files than this wait to be written."""
 
 
 class Run:
-    """Reads pages and writes the output `parts`, until the page limit or a `drain`; rewrites those in `reopened`."""
+    """Reads pages and writes output files number `parts`, until the page limit or a `drain`; replaces `reopened`."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Run:
         self._pages = PageQueue(self._plan, begun.deaths, request.attempts, request.limit)
         self._todo, self._unwritten = iter(parts), len(parts)
         self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        # `_admission` lets `reader.at_once` of these threads read; the same number may wait for their turn.
+        # `_admission` lets only `reader.at_once` of these threads read; as many others wait for admission.
         self._reading = ThreadPoolExecutor(10_000, "batch-reading")
         self._admission = GroupAdmission(sys.maxsize, lambda: reader.at_once)
         self._writing = ThreadPoolExecutor(1, "batch-output")
@@ -212,7 +212,7 @@ class Run:
             self._work.forget(self._plan.pages_of(part))
 
     def _read(self, group: PageGroup, *, is_to_be_read: bool) -> tuple[bytes, int] | None:
-        """Reading thread: read a group, unless its file equals an earlier file. Returns the result of `_content_of`."""
+        """Reading thread: read a group, unless its file duplicates an earlier file; returns as `_content_of`."""
         with self._admission.entered(0):
             content = None if self._contents is None or is_to_be_read else self._content_of(group, self._contents)
             if content is None or content[1] == first_page_of(group):

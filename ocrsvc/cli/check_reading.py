@@ -84,7 +84,7 @@ class ReadingChecks:
         return _lines(self._read_one(cast(Pixels, cv2.cvtColor(self._pixels, cv2.COLOR_BGR2GRAY))))
 
     def blank(self) -> str:
-        """Read a white page of the same size."""
+        """Check that a white image, as large as the sample page, gives no text."""
         page = self._read_one(np.full_like(self._pixels, 255))
         if page.lines:
             raise EngineFailed(f"{_lines(page)} read where nothing is, such as {page.lines[0].text[:40]!r}.")
@@ -157,7 +157,7 @@ def _lines(page: Page) -> str:
 
 
 def _frames(page: Page, degrees: int = 0) -> dict[str, NDArray[np.floating]]:
-    """By text, the frames of lines to compare (long enough, and unique on the page), turned clockwise by `degrees`."""
+    """Bounding boxes by text, turned clockwise by `degrees`, of lines whose text is long enough and unique."""
     counts = Counter(line.text for line in page.lines)
     lines = [line for line in page.lines if counts[line.text] == 1 and len(line.text) >= _COMPARED_CHARACTERS]
     frames = to_frames(turn_points(to_boxes(lines), degrees, page.width, page.height))

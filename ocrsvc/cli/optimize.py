@@ -65,7 +65,7 @@ def optimize(pages: Sequence[Path], more: Sequence[Path], out: Path | None) -> N
 
 
 def _check(settings: Settings) -> None:
-    """Raises OperatorError if the settings leave nothing to choose."""
+    """Raises OperatorError unless ppocr runs on CPUs, and the settings leave its precision and runtime open."""
     if settings.engine != "ppocr":
         raise OperatorError(f"OCRSVC_ENGINE={settings.engine} has no models to optimise.", "Set OCRSVC_ENGINE=ppocr.")
     if settings.precision != "auto" or settings.provider not in ("auto", "cpu"):

@@ -65,7 +65,7 @@ def group(*examples: str, cls: type[Group] = Group, **more: Any) -> Callable[[Ca
 
 
 option: Final = partial(click.option, cls=_Option)
-"""`click.option`; `section` is its heading in the help."""
+"""`click.option` with an argument `section`: the heading under which the help lists the option."""
 
 
 def gathered(name: str, make: Callable[..., object], *options: Decorator) -> Decorator:

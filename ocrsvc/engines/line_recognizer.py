@@ -76,7 +76,7 @@ class LineReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecognizerInfo:
-    """What a recognizer declares about itself."""
+    """A recognizer's model, version, languages and abilities, as its plug-in declares them."""
 
     model: str  # name of its model, for answers
     version: str  # changes whenever the recognized text may change
@@ -99,7 +99,7 @@ class LineRecognizer(Protocol):
 
     @property
     def info(self) -> RecognizerInfo:
-        """What the recognizer declares about itself."""
+        """The recognizer's model, version, languages and abilities."""
         ...
 
     def open_reader(self) -> OwnedLineReader:

@@ -24,7 +24,8 @@ def markdown_parts(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> I
 def markdown_by_page(pages: Iterable[Page]) -> Iterator[tuple[Page, str]]:
     """Yield each page with its Markdown.
 
-    Heading levels relate to the running text of all pages of that size so far, as a title page has hardly any.
+    Heading levels depend on the text size of the paragraphs of all pages of equal dimensions so far: a title page
+    alone has hardly any.
     """
     bodies: dict[tuple[int, int], BodySize] = {}
     for page in pages:

@@ -27,7 +27,7 @@ _PATH_SEPARATORS: Final = re.compile(r"[/\\]")
 # Characters that Windows forbids in file names, and its device names, which it reserves with any extension.
 _REFUSED: Final = re.compile(r'[<>:"|?*]')
 _DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
-# Unicode categories: control, format (may reverse text direction), surrogate, private use, unassigned, line breaks.
+# Unicode categories to remove from names: control, format (may reverse text), surrogate, private, unassigned, breaks.
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 # The earliest date that a zip can have; fixed, so that equal results give equal bytes.
@@ -157,7 +157,7 @@ def stem_of(file_name: str) -> str:
 
 
 def disposition_of(name: str) -> str:
-    """The Content-Disposition header (RFC 6266) that saves a file under this name; it must be safe (`stem_of`)."""
+    """The Content-Disposition header (RFC 6266) that saves a download as `name`, which must be made by `stem_of`."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().replace('"', "_").replace("\\", "_")
     if plain == name:
         return f'attachment; filename="{name}"'

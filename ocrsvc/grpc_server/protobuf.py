@@ -71,7 +71,7 @@ def _add_block(outer: Any, word: str, name: str) -> Any:
 
 
 def _add_field(message: Any, *words: str) -> Any:
-    """Add a field, given its words: optional `repeated`, or `map` and key type; then type, name and number."""
+    """Add a field, given the tokens of its .proto line, such as "repeated", "int64", "shape", "2"."""
     *before, kind, name, number = words
     if before[:1] == ["map"]:
         # protobuf represents a map as a repeated message with key and value.

@@ -37,7 +37,7 @@ HeadCheck = Callable[[Any, str | None], OcrsvcError | None]
 # Largest default memory of a worker's requests: a 50 megapixel colour page twice (for rotation), and a 64 MiB body.
 _MAX_REQUEST_BYTES: Final = 384 * 2**20
 _MAX_ACCEPT_CHARS: Final = 4096
-# Blueprints that are no wire formats, so API keys cannot be restricted to them; `api` is one and so not listed.
+# Blueprints that are not wire formats. API keys can be restricted to wire formats, of which `api` is one.
 _NO_FORMAT: Final = frozenset({"", "operators", "ops", "page"})
 # Methods of requests that may read a file, which the limits of callers and keys count.
 _COUNTED: Final = frozenset({"POST", "PUT"})
@@ -231,7 +231,7 @@ def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) ->
 
 
 def shared_limits_of(settings: Settings, workers: int = 1, guard: RequestGuard | None = None) -> SharedLimits:
-    """The memory and caller limits of one of `workers` processes; the memory fits at least the largest body."""
+    """The memory and caller limits of one of `workers` processes; the memory limit is at least the body limit."""
     memory_bytes = memory_of_requests(settings.request_memory_bytes, workers, read_memory_bytes())
     return SharedLimits(Budget(max(memory_bytes, settings.max_body_bytes)), Callers(settings.caller_requests), guard)
 

@@ -68,7 +68,7 @@ def _baseline(line: PlacedText) -> Baseline:
 
 
 def _words(placed: PlacedLine) -> Iterator[OcrElement]:
-    """Join the parts of words that no space separates; a line without words is one word."""
+    """Yield the line's words; words that no space separates become one. A line without words is one word."""
     parts: list[PlacedText] = []
     for word in placed.words or (PlacedWord(placed.placed, after_blank=True),):
         if word.after_blank and parts:

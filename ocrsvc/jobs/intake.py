@@ -36,7 +36,7 @@ class JobOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A file, its options, and a `record` that add_job completes: it has the plain Idempotency-Key, and no `options`.
+    """A file, its options, and a record that `add_job` completes: it adds the options, and hashes the Idempotency-Key.
 
     `pages` may be a function of the page count; `secret` signs the callback, "" means the API key's secret.
     """
@@ -103,7 +103,7 @@ def _numbers(job_request: JobRequest, count: int, kind: str, limit: int) -> list
 
 
 def _repeat(record: Record) -> str:
-    """A hash of the Idempotency-Key, its owner and its adapter. Raises BadOption."""
+    """A hash of Idempotency-Key, owner and adapter, by which a repeated request is found. Raises BadOption."""
     if len(record.repeat) > _MAX_KEY_CHARS or not record.repeat.isprintable():
         raise BadOption(f"The Idempotency-Key is longer than {_MAX_KEY_CHARS} characters, or not printable.")
     return sha256(orjson.dumps([record.key or record.caller, record.source, record.repeat])).hexdigest()

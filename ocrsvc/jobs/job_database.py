@@ -21,8 +21,8 @@ LOGGER: Final = logging.getLogger("ocrsvc.jobs")
 NAME: Final = "jobs.sqlite"
 # Name prefix of damaged files and job folders, which are kept for inspection and not used.
 DAMAGED: Final = "damaged-"
-# Ages use monotonic time (came_s); Unix time (…_at_s) is for people and across boots. When a job is removed, only the
-# message about its expiry stays.
+# Ages of jobs use monotonic time (came_s); Unix time (…_at_s) is for people and across boots. If a job is deleted, only
+# its pending callback about the expiry stays.
 _SCHEMA: Final = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS job (
@@ -160,7 +160,7 @@ class JobDatabase:
         old = self._path() if self._opened is None else self._opened[1]
         self.close()
         if self._path() == old:
-            # The new file gets another name, as processes that close the old file delete the WAL beside its name.
+            # The new database needs a new file name: processes that close the old one delete the WAL file of its name.
             self._link(f"{NAME}.{os.getpid()}").rename(self.folder / NAME)
             with suppress(FileNotFoundError):
                 old.rename(self.folder / f"{DAMAGED}{NAME}")

@@ -8,7 +8,7 @@ from ocrsvc.engines.model.version import MAX_VERSION, NAME
 
 LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ACCEPTED: Final = "NAME, NAME/VERSION or NAME:LABEL"
-# For API descriptions; allows nine digits of a version number, though MAX_VERSION has ten.
+# For API descriptions; simplified: version numbers of at most nine digits, although MAX_VERSION has ten.
 PATTERN: Final = rf"{NAME.pattern}(?:/[1-9][0-9]{{0,8}}|:{LABEL.pattern})?"
 _WANTED: Final = re.compile(rf"({NAME.pattern})(?:/([1-9][0-9]{{0,9}})|:({LABEL.pattern}))?")
 _PATH: Final = re.compile(r"(?<![\w.:/])(?:/[\w.+@,=~-]{1,255}){1,64}(/[\w.+@,=~-]{1,255})")

@@ -1,7 +1,7 @@
 """Runtime decisions about models, in a file shared by all workers and the command line.
 
-It contains labels, explicit loads and unloads, policies set by clients, and verdicts, and survives restarts. It is
-changed under a lock (flock) and replaced atomically; readers poll its modification time.
+It holds labels, explicit loads and unloads, policies set by clients, and the results of proofs, and survives restarts.
+It is changed under a lock (flock) and replaced atomically; readers poll its modification time.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _NONE: Final = (0, 0, 0)
 # open; it fails on a page; it returns invalid results; it reads too little; it is too slow; it takes too much memory;
 # its process crashed; it exceeded the time limit.
 RefusalKind = Literal["files", "reference", "open", "failed", "nonsense", "text", "slow", "memory", "crash", "late"]
-# Not the version's fault, so it is tried again: it was removed or replaced; the machine prevented the measurement; its
-# process was killed (if twice, it is refused).
+# Failures after which a version is proved again, as it is not at fault: it was removed or replaced; the machine
+# prevented the measurement; its process was killed (if twice, it is refused).
 FailureKind = RefusalKind | Literal["gone", "unknown", "killed"]
 
 
@@ -158,9 +158,9 @@ class StateStore:
 
     @contextlib.contextmanager
     def locked(self, name: str, note: str = "", wait_s: float = 0.0) -> Iterator[bool]:
-        """Hold a lock among this machine's workers during the block, with a note for `note_of`; yields False if taken.
+        """Hold a lock, with a note for `note_of`, during the block; yields False if another process holds the lock.
 
-        Raises OperatorError: the folder is not writable, or other users could write verdicts to it.
+        Raises OperatorError: the folder is not writable, or other users could write to it.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -35,7 +35,7 @@ _SELECTIONS: Final = 3  # tries to select another version before waiting for the
 class WorkerModels:
     """A worker's models, created after its fork. `preloads` are model names to load at the start. Thread-safe.
 
-    `prove_until` proves versions of a model before the first load; see `ModelWatcher.prove_until`.
+    `prove_until` has versions of a model proved (tested in child processes) before the first load; see ModelWatcher.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class WorkerModels:
         return self._lease_chosen(options, deadline, check, is_last=True)
 
     def _lease_chosen(self, options: ReadOptions, deadline: float, check: Check, *, is_last: bool) -> Lease:
-        """Like `lease`, but raises VersionRetired and LoadTakesLong too unless this try `is_last`."""
+        """Like `lease`; unless `is_last`, it may also raise VersionRetired or LoadTakesLong: then select again."""
         version = self.selector.select(options)
         has_other = not (is_last or self.loaded.is_loaded(version)) and bool(self._others(version, options))
         try:
@@ -129,7 +129,7 @@ class WorkerModels:
         if model.policy is not None:
             numbers = (model.labels.get(label, 0) for label in model.policy.shares)
             yield from (version for number in numbers if (version := model.find(number)))
-        # Replaced versions follow, because available versions may fail to load: too little memory, or damaged files.
+        # Try replaced versions last: all available ones may fail to load, for lack of memory or for damaged files.
         rest = [version for version in model.accepted if version not in model.available]
         for version in (*model.available, *rest):
             serving = self.selector.serving(self.default)

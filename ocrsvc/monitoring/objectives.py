@@ -54,7 +54,7 @@ class Objectives:
 
 
 def fill_in(name: Literal["alerts.yml", "dashboard.json", "metrics.md"], objectives: Objectives) -> str:
-    """Return a file of this package, filled in with these objectives."""
+    """Return the text of a template file of this package, with these objectives filled in."""
     error_budget, latency_budget = 1 - objectives.available, 1 - objectives.fast
     text = files("ocrsvc.monitoring").joinpath(name).read_text(encoding="utf-8")
     return _Text(text).substitute(

@@ -108,7 +108,7 @@ class DecodeJob(Job[Page]):
         self.lease = request.reading_lease.again()
         # Set by `open`; None again after decoding, to free the memory.
         self.source: PageSource | None = None
-        # Size of the decoded image according to its header; size of the copied file if the engine decodes.
+        # Bytes of the decoded image, by its header; bytes of the copied file, if the engine decodes it.
         self.pixel_bytes = 0
         # Peak memory while the image is decoded, rotated and shrunk.
         self.max_bytes = 0
@@ -127,7 +127,7 @@ class DecodeJob(Job[Page]):
         self._task: ReadTask | None = None
 
     def open(self, source: PageSource) -> None:
-        """Set what the page is decoded from, and compute the memory that this needs."""
+        """Set the image or file from which the page is decoded, and compute the memory that decoding needs."""
         self.source = source
         self.pixel_bytes, decoding_bytes = self.held.held_bytes, 0
         if isinstance(source, EncodedImage):

@@ -52,7 +52,7 @@ class Entry:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the image is refused without running an engine."""
+        """Whether the image has crashed engines often enough to be refused from now on."""
         return self.crashes >= CRASHES
 
 

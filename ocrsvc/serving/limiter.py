@@ -45,11 +45,11 @@ class CallerTurns(Generic[T]):
         return True
 
     def count(self, caller: str) -> int:
-        """Number of this caller's items."""
+        """Number of this caller's waiting items."""
         return len(self._queues.get(caller, ()))
 
     def __len__(self) -> int:
-        """Number of items."""
+        """Number of waiting items of all callers."""
         return sum(map(len, self._queues.values()))
 
 

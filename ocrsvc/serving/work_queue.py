@@ -148,7 +148,7 @@ class WorkQueue(Generic[J]):
             self._taken[priority] += 1
 
     def release(self, priority: Priority = "interactive") -> None:
-        """Free a reserved place, because its job was never queued or has left the queue."""
+        """Free a place in the queue that was reserved for a job that was never queued, or has left the queue."""
         with self._changed:
             self._taken[priority] -= 1
 
@@ -162,7 +162,7 @@ class WorkQueue(Generic[J]):
             self._changed.notify()
 
     def discard(self, job: J) -> None:
-        """Cancel a job; if no thread has taken it yet, remove it from the queue and free its place."""
+        """Cancel a job; if no thread has taken it yet, remove it and free its place in the queue."""
         with self._changed:
             waiting = self._jobs[job.context.priority]
             if job in waiting:
@@ -227,7 +227,7 @@ class WorkQueue(Generic[J]):
         return sum(job.size_bytes for jobs in self._jobs.values() for job in tuple(jobs))
 
     def _pop(self, taken: Sequence[J] = ()) -> J | None:
-        """Remove and return the next job; None if the queue is empty, or if the job may not join those taken."""
+        """Remove and return the next job; None if there is none, or if it must not share a batch with `taken`."""
         interactive, batch = self._jobs["interactive"], self._jobs["batch"]
         is_batch_due = not interactive or self._batch_skipped >= BATCH_EVERY - 1
         jobs = batch if batch and is_batch_due else interactive

@@ -40,7 +40,7 @@ HEAD_ROWS: Final = (
     Row("boot_failures", metrics.BOOT_FAILURES_IN_A_ROW),
     Row("drain_first", metrics.DRAINS_FIRST),
 )
-"""Fields of worker_table.Head, one series each."""
+"""The service-wide fields of the worker table (worker_table.Head), and the metric that exposes each."""
 
 ENTRY_ROWS: Final = (
     Row("rss_bytes", metrics.WORKER_RSS),
@@ -61,7 +61,7 @@ GPU_ROWS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The sources of the metrics; `engine` is None until it is loaded, `denied` counts denied inputs by kind."""
+    """The sources of the metrics; `engine` is None until loaded, `denied` is the crash denylist's length by kind."""
 
     store: MetricsStore
     worker_table: WorkerTable
@@ -115,7 +115,7 @@ def _family(metric: Metric, samples: Samples) -> Family:
 def _counted(metric: Metric, series: Series, exemplars: Exemplars) -> Family:
     by_labels = {key[2:]: values for key, values in series.items() if key[:2] == (metric.kind, metric.name)}
     if metric.kind != "reading":
-        # Expose series with known labels as 0 before their first event, so that Prometheus sees an increase.
+        # Expose series with known labels as 0 before their first event, so that Prometheus sees the first increase.
         known = metric.known if metric.labels else ((),)
         by_labels = dict.fromkeys(known, (0.0,) * (len(_BOUNDS) + 1)) | by_labels
     if metric.kind == "histogram":

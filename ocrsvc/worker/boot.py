@@ -253,7 +253,7 @@ def _note_ready(
 
 
 def _begin_tls(service: ServiceContext, worker: RecyclingWorker) -> Callable[[], object]:
-    """Serve HTTP over TLS, if certificates are set; return the function that the watch calls at each check."""
+    """Serve HTTP over TLS if certificates are set; returns a function to call regularly, which loads renewed ones."""
     certificates, log = service.certificate_watch.certificates, worker.log.error_log
     if certificates is None:
         return lambda: None

@@ -27,7 +27,7 @@ from ocrsvc.worker.request_threads import LoadSharing, RequestThreads
 # Time limit of a request head or a TLS handshake. For the first head it begins with the connection, so that silent
 # connections are closed, for later heads with their first byte.
 HEAD_S: Final = 10.0
-# Instead of HEAD_S, while the worker has its maximum number of connections.
+# Time limit that replaces HEAD_S while the worker has its maximum number of connections.
 CROWDED_HEAD_S: Final = 1.0
 # Longer request heads are answered with status 431; for shorter heads gunicorn's own limits apply.
 HEAD_BYTES: Final = 1 << 16
@@ -87,7 +87,7 @@ class EventLoop:
         self.connections = 0
         # Connections in the poller, and those of them that are idle between two requests.
         self._waiting, self.kept = set[Connection](), set[Connection]()
-        # With `takes_rest` the stopping loop accepts the connections in the listen queue: no other worker will.
+        # If `takes_rest`, the loop accepts the whole listen queue before it stops: other workers may be stopping, too.
         self.is_stopping = self.takes_rest = self._is_accepting = False
         self._linger_s = min(float(cfg.keepalive), STOP_LINGER_S)
         self._paused_until_s = self._quiet_until_s = self._checked_s = 0.0
@@ -217,7 +217,7 @@ class EventLoop:
         """Request thread: close this connection after the response if new ones wait or another worker is less busy."""
         if not self._load.has_waiting:
             return
-        # `get_backlog` counts the connections in the kernel's queue; only TCP on Linux reports it, others give 0 or -1.
+        # `get_backlog`: connections not yet accepted. Only TCP on Linux reports them; others give 0 or -1, as for none.
         is_full = self._load.in_threads >= self._cfg.threads
         others_wait = is_full and any(listener.get_backlog() > 0 for listener in self._listeners)
         if others_wait or self._load.is_busier():
@@ -367,7 +367,7 @@ class EventLoop:
         try:
             conn.sock.shutdown(socket.SHUT_WR)
         except BlockingIOError:
-            # The kernel's buffer is full, and TLS must send close_notify before the shutdown.
+            # TLS must send close_notify first, but the kernel's buffer is full: retry when the socket is writable.
             self._listen(conn, self._begin_close, selectors.EVENT_WRITE)
         except OSError:
             self._drop(conn)

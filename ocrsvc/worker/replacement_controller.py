@@ -102,7 +102,7 @@ class ReplacementController:
                 return
 
     def fork_refused(self, arbiter: Any, error: Exception) -> None:
-        """After a failed fork: free the worker's entry, so that the worker it should replace goes on, and back off."""
+        """After a failed fork: free the new worker's entry, so that its predecessor keeps serving; delay the next."""
         self._free_missing(arbiter)
         wait_s = self._back_off()
         arbiter.log.error(
@@ -129,7 +129,7 @@ class ReplacementController:
                 arbiter.kill_worker(worker.pid, signal.SIGKILL)
 
     def set_count(self, arbiter: Any) -> None:
-        """Set gunicorn's number of workers: the base plus the granted successors."""
+        """Set gunicorn's number of workers: the configured number plus one for each successor that may load now."""
         granted = sum(worker.granted is Granted.SUCCESSOR for worker in self.worker_table.live())
         count = min(self._head.base + granted, SLOTS)
         if arbiter.num_workers != count:
@@ -167,7 +167,7 @@ class ReplacementController:
                 entry.wanted_s, entry.reason = self._clock(), Reason.RELOAD
 
     def restore_config(self, cfg: Any) -> None:
-        """Restore the settings that `reload` has set to 0."""
+        """Restore gunicorn's settings that `reload` has set to 0 for the time of gunicorn's own reload."""
         while self._saved_config:
             cfg.set(*self._saved_config.popitem())
 
@@ -207,7 +207,7 @@ class ReplacementController:
                 self._free(snapshot.slot)
 
     def _free(self, slot: int) -> None:
-        """Free a worker's entry; a READY worker whose successor it was serves without a successor."""
+        """Free a worker's entry; if it was a successor, its READY predecessor keeps serving, and may get another."""
         self.worker_table.free(slot)
         for snapshot in self.worker_table.live():
             if snapshot.successor == slot and snapshot.state is State.READY:
@@ -229,7 +229,7 @@ class ReplacementController:
         return any(worker.state is State.READY and worker.slot != but for worker in self.worker_table.live())
 
     def _after_change(self) -> None:
-        """Shorten the back-off if no worker serves any more; end the service if no worker can start."""
+        """Shorten the wait before the next fork if no worker serves any more; end the service if none can start."""
         self._head.backoff_until_s = min(self._head.backoff_until_s, self._clock() + self._longest_back_off_s())
         self._give_up_if_hopeless()
 

@@ -41,7 +41,7 @@ def _language(values: list[object]) -> str:
 
 
 class ParseRequest(RequestValues):
-    """The options of a request; pages are numbered from 0. NotServed options request files that are not made here."""
+    """The form fields of a request; pages count from 0. NotServed fields ask for outputs that this adapter lacks."""
 
     lang: Annotated[str | None, Field(alias="lang_list"), PlainValidator(_language)] = None
     backend: Annotated[str, Field(max_length=100)] = "pipeline"

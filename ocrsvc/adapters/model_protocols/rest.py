@@ -81,7 +81,7 @@ def parse_received(parse: Callable[[bytes], T]) -> T:
 
 
 def _decompressed(body: bytes) -> bytes:
-    """Decompress the body, and count its bytes in the memory share instead of the compressed ones."""
+    """Decompress the body; the request's share of the memory budget then holds its decompressed size only."""
     encoding = request.headers.get("Content-Encoding", "").strip().lower()
     if not body or encoding in ("", "identity"):
         return body

@@ -49,7 +49,7 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a batch."""
+        """The tensor's shape for a batch of any number of images."""
         return (-1, *self.dims)
 
 

@@ -21,7 +21,7 @@ _TEXT_COPIES: Final = 10
 
 
 class NoText(CallerError, status=422, code="no_text", title="The document has no text"):
-    """No text was found in the document, for which the protocol has no answer."""
+    """No text was found in the document; an error, because the protocol has no response for it."""
 
 
 def make_open_webui(context: AdapterContext) -> Blueprint:

@@ -42,7 +42,7 @@ class WrongFile(CallerError, status=UNPROCESSABLE, code="bad_file", title="The f
 
 
 def validation_error(kind: str, where: str, message: str) -> dict[str, str]:
-    """One wrong member as PaddleX reports it."""
+    """The entry for one wrong member in PaddleX's list of errors."""
     return {"type": kind, "loc": where, "msg": message}
 
 
@@ -105,7 +105,7 @@ def parse_members(members: Mapping[str, Any], kind: type[M]) -> M:
 
 
 def file_of(members: Members, share: Share, fetch: Callable[[str], bytes] | None = None) -> bytes:
-    """The bytes in `file`, or at its URL. Raises WrongFile, and as `decode_base64` and `fetch`."""
+    """Decode `file` from base64, or fetch it if it is a URL. Raises WrongFile, and as `decode_base64` and `fetch`."""
     file = members.file
     if not is_url(file):
         data = file if isinstance(file, bytes) and is_image(file) else decode_base64(file, share)

@@ -70,7 +70,7 @@ class _Service:
         return response
 
     def _read(self, served: ServedModel, elements: Sequence[bytes], call: Call) -> Inference:
-        """Read the elements; an empty one, as perf_analyzer sends it, becomes an empty page."""
+        """Read the input's images; an empty element, which perf_analyzer sends, becomes an empty page."""
         images = [tensors.image_of(element, call.share) for element in elements if element]
         inference = Inference([], served.name, str(served.number))
         if images:
@@ -98,7 +98,7 @@ class _Service:
         return response
 
     def reload(self, request: Any, call: Call) -> Any:
-        """Replace the version policies and labels."""
+        """Replace the version policies and labels of all models by those in the request (HandleReloadConfigRequest)."""
         assert self._model.operations is not None
         self._model.operations.configure(caller_of_call(call), request.config)
         return self._response("ReloadConfigResponse", status={"error_code": 0})

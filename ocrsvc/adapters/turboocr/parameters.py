@@ -31,7 +31,7 @@ _WHOLE: Final = re.compile(r"[0-9]{1,9}")
 
 
 class PageParameters(RequestValues):
-    """The requested parts of a page's response; `as_blocks` adds the text of each region."""
+    """What the response contains per page; `as_blocks` adds the text of each region."""
 
     layout: bool = False
     reading_order: bool = False

@@ -38,7 +38,7 @@ _MAX_HELD_BYTES: Final = 1 << 28
 _UNREACHABLE_S: Final = 10.0
 _BLANK_LIMIT_S: Final = 60.0
 _PAUSE_S: Final = 1.0
-# A file fails after this many unanswered requests; a single unanswered request may have another cause.
+# A file that leaves two requests unanswered fails: it may crash services. One unanswered request proves nothing.
 _ROUNDS: Final = 2
 # Errors that stop the run: they are not a page's fault, and waiting does not help.
 _STOPPING: Final = (KeyMissing, KeyRefused, ScopeMissing, QuotaExceeded, RunChanged)
@@ -213,7 +213,7 @@ class _Line(BaseModel, strict=True):
 
 
 class _Page(BaseModel, strict=True):
-    # Checked here, because a malformed page would stop the run when its output is written.
+    # Validate the services' pages on arrival: a malformed page would stop the run later, when its output is written.
     text: str
     width: _Whole
     height: _Whole

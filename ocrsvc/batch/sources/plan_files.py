@@ -105,7 +105,7 @@ class _Planner:
         yield self._failure(replace(archive, problem=detail))
 
     def _linked(self, table: Found, row: Found) -> Found:
-        """The file that a table's row names, under the row's name, because several rows may name the same file."""
+        """The file that a table's row names; it gets the row's name, because several rows may name the same file."""
         is_trusted, is_whole = self._request.column is not None, "://" in row.path or row.path.startswith("/")
         address = row.path if is_whole else f"{table.address.rpartition('/')[0]}/{row.path}"
         try:
@@ -132,7 +132,7 @@ class _Planner:
             return
         head = _read_head(found) if found.head is None and not found.problem else found.head or b""
         if head is None:
-            # An unreadable file may be an image, so it is planned, and fails. Its version is unknown and not compared.
+            # An unreadable file may be an image, so plan it as a page that fails; "" for its unknown version.
             self._counts.unreadable += 1
             yield SourceFile(found.name, found.address, "", 0, 0, _FIRST, found.kind, found.place)
         elif not (

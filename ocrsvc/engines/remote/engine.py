@@ -90,7 +90,7 @@ class RemoteEngine:
         return replace(page, lines=align(page.lines, plain_lines(clean_markdown(text))))
 
     def _ask(self, task: ReadTask, pixels: Pixels) -> str | Fallback:
-        """The model's text, if it is complete. Raises the errors of the task's check."""
+        """The remote model's text of an image, or a Fallback if it is missing or incomplete. Raises as `task.check`."""
         task.check()
         timeout_s = min(self._settings.remote_timeout_s, (task.deadline - time.monotonic()) / 2)
         _, encoded = cv2.imencode(".png", shrink(pixels, self._prompt.max_side_px)[0])
@@ -100,7 +100,7 @@ class RemoteEngine:
             while not wait([future], CLIENT_CHECK_S).done:
                 task.check()
         finally:
-            # If the check has raised, this closes the connection.
+            # If `task.check` has raised, the request still runs: cancel it, which closes its connection.
             future.cancel()
         try:
             text, finish_reason = result_of(future)
@@ -129,7 +129,7 @@ class RemoteHandle:
         return [self.engine.read(task) for task in tasks]
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: a handle holds no resources."""
 
 
 def _check(settings: Settings) -> None:

@@ -127,11 +127,11 @@ def _numbers_of(values: Any) -> list[float]:
 
 
 def main() -> None:
-    """Serve the parent until it closes the connection."""
+    """Answer the parent process's requests until it closes the connection."""
     file, text, result = apply_limits()
     import pikepdf
 
-    # Load this codec now: at its first use files can no longer be opened.
+    # Load this codec before `serve` starts the sandbox, in which Python can no longer open the codec's file.
     codecs.lookup("utf-16-be")
 
     def lay() -> str:

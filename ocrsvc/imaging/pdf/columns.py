@@ -34,7 +34,7 @@ _ROWS_WITHOUT_EDGE: Final = 6  # aligned gaps in this many rows separate columns
 _MAX_CHANNELS: Final = 64
 _MAX_PASSED: Final = 8  # a series of aligned gaps ends after this many successive rows too short to reach it
 
-# List markers (bullets; numbers and letters with punctuation) are never split off as a column of their own.
+# Longest list marker (bullet; number or letter with punctuation): list markers are not split off as a column.
 _MARKER_CHARACTERS: Final = 7
 _MARKER: Final = re.compile(
     r"(?P<list>\W|[(\[]?(?:\d{1,3}|\w{1,4})[.):\]]{1,2}|(?:\d{1,2}\.){1,3}\d{0,2})|(?P<number>\d{1,5})"
@@ -67,7 +67,7 @@ class _Whites:
 
 @dataclass(slots=True)
 class _Channel:
-    """Aligned gaps of successive rows: the x range common to all, their indices, and the rows since the last gap."""
+    """Aligned gaps of successive rows: the x range common to all, the gaps' indices, and rows passed since the last."""
 
     left: float
     right: float
@@ -125,7 +125,7 @@ def _find_whites(
     before, after = order[:-1], order[1:]
     is_next = np.abs(after - before) == 1
     blank = np.where(is_next, level.spaces[np.maximum(before, after)], AFTER_BLANK)
-    # Letters of a word that the file positions one by one may also have gaps wider than _WORD.
+    # If a file positions letters one by one without spaces, only gaps wider than _LETTERS separate words.
     is_word = (blank >= AFTER_GUESS) | ((blank == AFTER_NOTHING) & (size > _LETTERS * em))
     at = np.flatnonzero((rows[1:] == rows[:-1]) & (size > _WORD * em) & is_word)
     before, after, em, size, blank = before[at], after[at], em[at], size[at] / em[at], blank[at]
@@ -149,7 +149,7 @@ def _find_whites(
         open_gaps = np.flatnonzero(~is_parted & (blank < IN_OBJECT))
         sides = reach[at][open_gaps], left[at + 1][open_gaps]
         is_ruled[open_gaps], is_step[open_gaps] = find_ruled(*sides, level.base[before[open_gaps]], em[open_gaps])
-    # A change of background may come from a cell or from a highlighted word: gaps in other rows decide.
+    # A change of background (`is_step`) comes from a cell or a highlighted word: split only if other rows have the gap.
     may_part, is_wide = may_part | is_step, is_wide | is_step
     may_part &= ~is_parted & (blank < IN_OBJECT) & ~(fixed[before] & fixed[after]) & ~is_ruled
     # In a letter-spaced heading most letters have gaps, which separate no columns.
@@ -163,7 +163,7 @@ def _find_whites(
 def _behind(
     at: Indices, usable: Indices, reach: Numbers, rows: Indices, codes: Sequence[int], order: Indices
 ) -> tuple[Numbers, Flags]:
-    """The right end of the text after each gap, and whether it is mostly digits; 0 and False if not `usable`.
+    """The right end of the text after each gap, and whether that text is mostly digits; 0 and False at other gaps.
 
     `at` holds the position in `order` of the last character before each gap.
     """
@@ -235,7 +235,7 @@ def _is_column(channel: _Channel, whites: _Whites) -> bool:
 
 
 def _has_edge(channel: _Channel, whites: _Whites) -> bool:
-    """Whether text is aligned at a channel: its end before it, or its start (for numbers also its end) after it."""
+    """Whether text is aligned at the gaps' left sides, at their right sides or, if it is numbers, at its own end."""
     near = _SAME_EDGE * float(np.median(whites.em[channel.whites]))
     sides = [whites.left[channel.whites], whites.right[channel.whites]]
     if whites.is_number[channel.whites].mean() >= _MOSTLY:
@@ -261,7 +261,7 @@ def _cuts(channels: Sequence[_Channel], whites: _Whites, line_of: Indices, codes
     in_table = np.zeros(int(whites.row.max()) + 1, np.bool_)
     in_table[whites.row[cut]] = True
     cut |= numbered & in_table[whites.row]
-    # A line with equally wide gaps is justified text, unless all of its gaps separate columns.
+    # Do not cut a line whose gaps are about equally wide (justified text), unless all of its gaps separate columns.
     rest = np.bincount(whites.line[~(cut | whites.is_parted | whites.is_ruled)], minlength=len(line_of))
     return np.asarray(cut & (whites.is_wide | is_sure | (rest[whites.line] == 0)), np.bool_)
 

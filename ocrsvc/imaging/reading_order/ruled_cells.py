@@ -39,7 +39,7 @@ Block = list[RuledCell]  # the cells of a table, a row of cards or a single fram
 
 
 def with_ruled_blocks(lines: TextLines, blocks: Sequence[Block], order_of: OrderOf) -> list[int]:
-    """All lines of a page in reading order; the page has at least one block."""
+    """All lines of a page, which has at least one table or frame (`blocks`), in reading order."""
     # Order the innermost cells first: a frame may contain a table.
     cells = [cell for block in blocks for cell in block]
     frames = np.array([cell.frame for cell in cells])
@@ -74,7 +74,7 @@ def _around_tables(
 ) -> list[int]:
     """Lines `here` and the lines of tables among them, in reading order; `orders` has the ordered lines per table."""
     if not frames:
-        # Lines that all overlap in x, by more than a line height (boxes may overlap slightly), are read from the top.
+        # Lines that all overlap in x by more than a line height (boxes may overlap slightly) are one column: sort by y.
         if lines.left[here].max() + median(lines.height[here]) < lines.right[here].min():
             return [int(line) for line in top_down(lines, here)]
         return order_of(lines, here)
@@ -88,7 +88,7 @@ def _around_tables(
 
 
 def _paragraph(frame: Frame, size: float) -> Numbers:
-    """Frames (N, 4) of the lines of a paragraph that fills `frame`."""
+    """Frames (N, 4) of made-up lines that fill a table's `frame`, so that it is ordered like a paragraph."""
     left, top, right, bottom = frame
     rows = max(1, int((bottom - top) / (PITCH * size)))
     pitch = (bottom - top) / rows
@@ -139,7 +139,7 @@ def _between(vertical: Numbers, horizontal: Numbers, near: float) -> Numbers:
 def _with_open_sides(vertical: Numbers, horizontal: Numbers, near: float) -> Numbers:
     """Add vertical rules at the open sides of tables, where several horizontal rules begin or end together."""
     sides = []
-    # Group the horizontal rules with the same ends.
+    # Group the horizontal rules that begin and end at the same x.
     order = np.lexsort(np.rint(horizontal[:, 1:] / near).T)
     is_other = (np.abs(np.diff(horizontal[order, 1:], axis=0)) > near).any(axis=1)
     for group in np.split(order, np.flatnonzero(is_other) + 1):
@@ -178,7 +178,7 @@ def _nearest(distances: Numbers) -> list[int]:
 def _closed_cell(
     vertical: Numbers, horizontal: Numbers, pairs: Iterable[tuple[int, int]], y: float, near: float
 ) -> Sides | None:
-    """The four rules of the cell around `y`, with the first pair of vertical rules that close it; None if none do."""
+    """Left, top, right, bottom rule of the cell around `y`, from the first of `pairs` that forms one; None without."""
     for left, right in pairs:
         begin = max(vertical[left, 1], vertical[right, 1]) - near
         end = min(vertical[left, 2], vertical[right, 2]) + near

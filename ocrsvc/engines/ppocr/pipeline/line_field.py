@@ -56,7 +56,7 @@ class LineField:
         aspect = self._half[0] / self._half[1]
         at = x
         for _ in range(STEPS):
-            # Midpoint method; outside the text the field is constant.
+            # Follow the line to the text's middle (midpoint method); outside the text, the slope at its edge applies.
             half_way = y - step / 2 * aspect * self._slope(at, y)
             y = y - step * aspect * self._slope(at - step / 2, half_way)
             at = at - step
@@ -84,7 +84,7 @@ def fit_field(pieces: Pieces) -> LineField | None:
     weight = np.minimum(length / pieces.thickness[alike], MAX_WEIGHT)
     factors = _fit(unit_x, unit_y, np.tan(leaning[alike]), weight)
     turned = _turning(factors, unit_x, unit_y, float(half[0] / half[1]))
-    # Twice the root mean square, because the unit is half of the text's width.
+    # `turned` is per x unit, and the text is two units wide, so double its root mean square.
     turn = 2 * np.sqrt(np.sum(weight * turned**2) / np.sum(weight))
     return LineField(float(np.degrees(turn)), len(x), page, middle, half, factors)
 
@@ -109,7 +109,7 @@ def _slopes(factors: Values, x: Values, y: Values) -> Values:
 def _turning(factors: Values, x: Values, y: Values, aspect: float) -> Values:
     """The rate of change of a line's slope with x, at each point; `aspect` is the length of an x unit in y units."""
     _, by_x, by_y, by_xx, by_xy, by_yy = factors
-    # A sloped line also moves in y, which changes its slope, too; if lines only converge, both changes cancel out.
+    # Along a sloped line y changes, too, so add the slope's change with y. If lines only converge, both cancel out.
     climb = aspect * _slopes(factors, x, y)
     return cast(Values, by_x + 2 * by_xx * x + by_xy * y + climb * (by_y + by_xy * x + 2 * by_yy * y))
 
@@ -132,7 +132,7 @@ class LastMask:
         """The pieces of the mask's lines, in pixels of the width x height image; the mask is discarded."""
         mask, self.mask = self.mask, _NO_TEXT
         across, down = width / mask.shape[1], height / mask.shape[0]
-        # One factor serves for lengths, because both scales are nearly equal.
+        # Lengths need only one scale, because the mask's horizontal and vertical scales are nearly equal.
         mean, pieces = (across + down) / 2, find_pieces(mask)
         direction = np.arctan2(np.sin(pieces.direction) * down, np.cos(pieces.direction) * across)
         return Pieces(pieces.x * across, pieces.y * down, direction, pieces.length * mean, pieces.thickness * mean)

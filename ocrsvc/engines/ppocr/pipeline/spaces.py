@@ -50,7 +50,7 @@ def measure_gaps(path: Path, get_crop: Callable[[], Pixels]) -> ScriptGaps | Non
 
 
 def _pitch(ways: NDArray[np.float64]) -> float:
-    """The mean of the pitches near the median; 0 if they are too few. Each pitch is a whole number of steps."""
+    """The mean of those distances between Chinese characters that are near the median; 0 if they are too few."""
     middle = np.median(ways) if len(ways) else 0.0
     usual = ways[np.abs(ways - middle) <= MAX_PITCH_DIFFERENCE * middle]
     return float(usual.mean()) if len(usual) >= MIN_PITCHES else 0.0
@@ -102,7 +102,8 @@ OPEN_SLOPE_EM: Final = 0.05  # a gap that is wider by this multiplies the odds o
 MAX_FROM_GAP: Final = 4.0
 MAX_FROM_PLACE: Final = 1.0
 MAX_FROM_PAGE: Final = 3.5
-# Evidence of a space that the model did or did not read: it reads half of the typed spaces, a fifth of automatic gaps.
+# Evidence, as log odds, if the model read a space in the gap and if it did not. It reads a space in half of the gaps
+# with a typed space, and in a fifth of a program's automatic gaps.
 READ, UNREAD = 0.8, -0.2
 # Defaults for a page: type size relative to box height (0.83 to 0.99, because detectors leave different margins), and
 # gap between two Chinese characters (0.06 to 0.12 em in seven typefaces), which weighs as much as five measured gaps.
@@ -166,7 +167,7 @@ def _type_sizes(lines: Sequence[tuple[ScriptGaps, Quad]]) -> list[float]:
 
 
 def _places(path: Path, gaps: ScriptGaps, em: float) -> tuple[Ems, Ems, NDArray[np.bool_]]:
-    """In em: gaps (N,) at script changes without side bearings, gaps (K,) inside Chinese; (N,) if a space was read."""
+    """Gaps (N,) at script changes, less side bearings, and (K,) inside Chinese, in em; (N,) if a space was read."""
     characters, before = path.characters, gaps.places
     after = [_next(characters, place) for place in before]
     pairs = [(characters[one], characters[other]) for one, other in zip(before, after, strict=True)]
@@ -180,7 +181,7 @@ def _next(characters: Sequence[str], place: int) -> int:
 
 
 def _with_spaces(path: Path, gaps: ScriptGaps, is_open: NDArray[np.bool_]) -> Path:
-    """The path with spaces only in gaps that are open; an added space gets the middle step of its gap."""
+    """The path with a space in exactly the gaps with `is_open`; an added space gets the middle CTC step of its gap."""
     keep = np.ones(len(path.characters), bool)
     new = []
     for place, wanted in zip(gaps.places.tolist(), is_open.tolist(), strict=True):

@@ -187,7 +187,7 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
     if found.turn_deg < MIN_TURN_DEG or max(pixels.shape[:2]) > MAX_SIDE_PX:
         return _read(found)
     grid = make_grid(find_grid(pixels, task.check), min(MAX_PIXELS, pixels.shape[0] * pixels.shape[1]))
-    # The grid must cover the part of the picture where the lines are.
+    # If the grid misses too many lines, do not flatten: their text would be lost.
     lengths = np.array([max(extent(outline)) for outline in found.outlines])
     inside = grid.holds(np.array([outline.mean(axis=0) for outline in found.outlines], np.float32))
     if lengths[inside].sum() < MIN_KEPT * lengths.sum():
@@ -202,7 +202,7 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
 
 
 def _read(found: _FoundPage) -> Page:
-    """Read a page without flattening; a small bend is removed only for the reading order."""
+    """Read a page as it is, in the picture or flattened; a small bend is removed only to find the reading order."""
     straighten = found.field.straighten if found.field is not None and found.turn_deg >= BENT_ROWS_DEG else None
     return read_page(found.task, found.reader, straighten, found.outlines)
 
@@ -216,7 +216,7 @@ def _find(task: ReadTask, open_page: OpenPage) -> _FoundPage:
 
 
 def _text_length(outlines: Sequence[Outline]) -> float:
-    """Sum of the lines' lengths, each in its line height, so that rows merged into one box count less."""
+    """Amount of text: sum of each line's length divided by its height, so that merged rows count as less text."""
     return sum(max(size) / max(1.0, min(size)) for size in map(extent, outlines))
 
 

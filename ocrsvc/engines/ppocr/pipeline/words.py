@@ -28,7 +28,7 @@ from ocrsvc.results import Box, Character, Check, Pixels, ReadOptions, Word
 Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
 Columns = NDArray[np.uint64]  # (w,) the ink in each column: bit 1 << row is set if the row has ink
-# Smallest contrast of ink relative to the line's strongest: half, minus an allowance for smoothing.
+# Pixels with at least this share of the line's strongest contrast are ink: half, less an allowance for smoothing.
 INK_CONTRAST: Final = 0.4
 STRONG_QUANTILE: Final = 0.98  # quantile of the pixels' contrasts that counts as the strongest; higher ones are specks
 # Share of the crop's height, at the top and the bottom, that may contain ink of neighbouring lines.
@@ -41,7 +41,7 @@ LATE_STEPS: Final = 0.2
 # Between characters without a space, wider gaps count only as this many columns: narrow marks have blank sides.
 CLEAR_PX: Final = 4
 EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)  # ink in all rows, to separate lines placed side by side
-# Largest distance between a line's end and the middle of its first or last character, in crop heights.
+# Ink farther than this from the middle of the line's first or last character, in crop heights, is ignored.
 MAX_REACH: Final = 0.75
 
 
@@ -129,8 +129,8 @@ def _sides(
 ) -> tuple[Ints, Ints]:
     """(N,) the first column of each character's ink, and the column after its last.
 
-    `middles` (N,) are columns, ascending. `spaced` (N - 1,) says whether a space was read between two characters. A
-    step has `step_px` (N,) columns.
+    `middles` (N,): columns of the characters' middles, ascending; `spaced` (N - 1,): whether a space was read between
+    two characters; `step_px` (N,): columns per CTC step.
     """
     filled = np.flatnonzero(ink)
     cuts = _cuts(middles, spaced, ink)
@@ -193,7 +193,7 @@ def _bits(rows: Columns, height: int) -> NDArray[np.bool_]:
 
 
 def in_logical_order(line: LineText) -> LineText:
-    """Put the characters of a right-to-left line into logical order, in which their steps do not ascend."""
+    """Put the characters of a right-to-left line into logical order, in which their CTC steps do not ascend."""
     path = line.path
     if path is None:
         return line
@@ -214,7 +214,7 @@ def _rearranged(path: Path, order: Ints, characters: list[str]) -> Path:
 
 
 def by_path(path: Path, found: CharacterPlaces) -> CharacterPlaces:
-    """Convert the boxes found for `by_steps(path)` to the order of `path`."""
+    """Put character boxes that were found from left to right, for `by_steps(path)`, into the order of `path`."""
     logical = np.argsort(path.first, kind="stable")[found.places]
     order = np.argsort(logical)
     return CharacterPlaces(logical[order], found.boxes[order], found.line)
@@ -229,7 +229,7 @@ FULL_HEIGHT: Final = "\u2e80"
 def words_of(
     lines: Sequence[tuple[LineText, Outline]], options: ReadOptions, check: Check
 ) -> list[tuple[Word, ...] | None]:
-    """The words of each line; its outline is in reading direction. None if not requested, or positions are unknown."""
+    """The words per line, None if not requested or without positions. Outlines must begin at the start of the text."""
     answers: list[tuple[Word, ...] | None] = [None] * len(lines)
     known = [
         (number, line.path, line.ink)

@@ -15,7 +15,7 @@ DETECTION: Final = "detection"
 RECOGNITION: Final = "recognition"
 CHARACTERS: Final = "character"  # ONNX metadata property that holds a recognizer's dictionary, one class per line
 CLASSES: Final = "ocrsvc.classes"  # property with a recognizer's number of classes, added by preparation
-# Property of a recognizer that ends in a matrix product, a bias and a softmax; added when the model is prepared.
+# Metadata property of an ONNX recognizer that ends in a matrix product, bias and softmax; added in preparation.
 PRODUCT: Final = "ocrsvc.product"
 # The recognizer that reads first in a cascade; benchmarks/tiny_model.py made the file.
 _TINY: Final = Recognition(file="PP-OCRv6_rec_tiny.onnx")
@@ -117,7 +117,7 @@ def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]
         except UnicodeDecodeError as error:
             reason = f"{part.version}: {source} is not UTF-8 text: {error}."
             raise BadModel(reason, "Copy the dictionary again.") from error
-        # A line may consist of spaces, so only its end is removed.
+        # Remove line ends only: a dictionary line may consist of spaces.
         texts = [line.removesuffix("\r") for line in content.removesuffix("\n").split("\n")]
     elif CHARACTERS in properties:
         texts, source = properties[CHARACTERS].split("\n"), f"its property {CHARACTERS!r}"
