@@ -27,10 +27,10 @@ Scope = Literal["read", "jobs", "operate"]
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
 KeyPriority = Literal["interactive", "batch"]
-"""As `ocrsvc.serving.work_queue.Priority`."""
+"""The values of `ocrsvc.serving.work_queue.Priority`, which this layer must not import."""
 
 MAX_SECRET_CHARS: Final = 256
-"""Longer secrets are truncated to one character more, and so match none."""
+"""A longer secret is cut to one character more than this, which matches no key and is quick to hash."""
 
 _PREFIX: Final = "ocr_"
 # Authorization schemes before a key: `token` is that of AI Studio, which serves PaddleOCR-VL.
@@ -106,7 +106,7 @@ class KeyEntry:
 
 @dataclass(frozen=True, slots=True)
 class KeySecret:
-    """The stored data of a secret: its id, the SHA-256 of the secret, and, after its replacement, its expiry."""
+    """The stored data of a secret: its id, its SHA-256 and, once a newer secret replaces it, the time it expires."""
 
     id: str
     digest: bytes

@@ -14,7 +14,7 @@ LEASE_S: Final = 5.0
 """A worker's reservations are released if it has not called `keep_alive` for this long."""
 
 SETTLED_DAYS: Final = 2
-"""How long the total of a series is kept; a series counts the pages of one key on one day."""
+"""Days for which a series' total is kept, to ignore repeated settlements; a series counts a key's pages on one day."""
 
 _USAGE_DAYS: Final = 400
 _DAY_S: Final = 86_400
@@ -74,7 +74,7 @@ def oldest_day(days: int = _USAGE_DAYS) -> str:
 
 
 def burst_s(requests_per_s: float) -> float:
-    """The largest burst, in seconds of the rate limit: one second, or more if a single request takes longer."""
+    """Seconds of the rate limit that a burst may use: 1, or below one request per second the time for one request."""
     return max(1.0, 1.0 / requests_per_s)
 
 
@@ -92,7 +92,7 @@ class KeyStore(Protocol):
         """All keys sorted by name, including revoked and expired ones."""
 
     def put(self, key: StoredKey) -> bool:
-        """Add or replace a key; False, and no change, if the stored document is not `key.document`."""
+        """Add or replace a key; False, and no change, if its document changed since it was read as `key.document`."""
 
     def usage(self, name: str, day: str) -> Usage:
         """A key's usage on a day and in its month."""
