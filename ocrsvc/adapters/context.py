@@ -132,7 +132,7 @@ class CodedError(CallerError):
 
 
 def original_code_of(codes: Sequence[tuple[type[OcrsvcError], Any]], error: OcrsvcError, not_json: Any) -> Any:
-    """An error's code in the emulated API: `not_json` for a plain CallerError, else from `codes`, or None."""
+    """An error's code in the emulated API: from `codes` by class, `not_json` for a plain CallerError, else None."""
     if isinstance(error, CodedError):
         return error.original_code
     if type(error) is CallerError:

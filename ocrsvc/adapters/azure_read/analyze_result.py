@@ -109,7 +109,7 @@ class PageText:
 
     def __init__(self, text: str, begin: int, index_type: str) -> None:
         self.text, self.begin = text, begin
-        # Number of units before each code point; None if each code point is one unit.
+        # Number of UTF-16 units before each code point; None if each code point counts as one unit.
         self._units: list[int] | None = None
         if index_type == "utf16CodeUnit" and not text.isascii() and max(map(ord, text)) > _LAST_OF_BMP:
             self._units = list(accumulate((1 + (ord(character) > _LAST_OF_BMP) for character in text), initial=0))

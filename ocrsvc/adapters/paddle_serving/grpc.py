@@ -16,7 +16,7 @@ _PACKAGE: Final = "baidu.paddle_serving.pipeline_serving."
 
 
 def make_paddle_serving(messages: Messages, model: OcrModel) -> Methods:
-    """Make the service's one method."""
+    """Make the service's only method, `inference`."""
     response = messages[_PACKAGE + "Response"]
 
     def inference(request: Any, call: Call) -> Any:

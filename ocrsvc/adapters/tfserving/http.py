@@ -108,7 +108,7 @@ def _wrong_method(
 
 
 def _parse_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:
-    """Parse a request; return whether it is by row, and its images. Raises CallerError, QueueFull."""
+    """Parse a request; return whether it is by row (`instances`), and its images. Raises CallerError, QueueFull."""
     members = parse_json(body, share)
     check_signature(members.get("signature_name"))
     by_rows = "instances" in members

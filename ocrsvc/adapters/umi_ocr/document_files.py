@@ -181,7 +181,7 @@ def _text_or_error(page: Mapping[str, Any]) -> str:
 
 
 def write_text_pdf(pages: Iterable[Page], count: int, dpi: int, output: IO[bytes]) -> None:
-    """Write a PDF of `count` pages rendered at `dpi`, one page at a time."""
+    """Write a PDF with only the text of `count` pages, page by page; the lines' boxes are in pixels at `dpi`."""
     pdf = PdfObjects(output)
     kids = b" ".join(b"%d 0 R" % (_FIRST_PAGE + _OBJECTS_PER_PAGE * at) for at in range(count))
     pdf.add(1, [b"<< /Type /Catalog /Pages 2 0 R >>"])
