@@ -66,11 +66,8 @@ class PageQueue:
         return self._taken(self._groups) if self._groups and not self.is_at_limit else None
 
     def take_suspects(self) -> list[PageGroup]:
-        """Remove and return pages that may have killed processes: several `_doubtful` ones, or else one of `_suspects`.
-
-        Read them while no other page is read.
-        """
-        # Of n pages, reading the square root of n at a time takes the fewest rounds to find one that kills.
+        """Remove and return pages that may have killed processes, to be read while no other page is read."""
+        # Of n doubtful pages, read the square root of n together: this finds a page that kills in the fewest rounds.
         waiting, count = (self._doubtful, isqrt(len(self._doubtful))) if self._doubtful else (self._suspects, 1)
         return [self._taken(waiting) for _ in range(count if self._left is None else min(count, self._left))]
 

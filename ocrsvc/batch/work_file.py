@@ -72,7 +72,7 @@ class WorkFile:
         self._db.executemany("INSERT OR REPLACE INTO page VALUES (?,?,?,?,?,?,?,?,?,?)", values)
 
     def add_content(self, digest: bytes, first: int) -> None:
-        """Store the first page of the first file with this content hash."""
+        """Store under a content hash the number of the first page of the first file with this content."""
         self._db.execute("INSERT OR IGNORE INTO content VALUES (?,?)", (digest, first))
 
     def contents(self) -> dict[bytes, int]:
@@ -172,7 +172,7 @@ class BegunPages:
         self.deaths = self._read()
 
     def note(self, pages: Iterable[int], *, is_apart: bool = False) -> None:
-        """Write the pages that are being read now: with `is_apart` now, else at most every `note_s` seconds."""
+        """Write which pages are being read: at once if they are suspects (`is_apart`), else every `note_s` seconds."""
         if not is_apart and self._clock() - self._noted_s < self._destination.note_s:
             return
         self._noted_s = self._clock()
@@ -186,7 +186,7 @@ class BegunPages:
             self.deaths.pop(page, None)
 
     def end(self) -> None:
-        """Write that this process has ended normally."""
+        """Record that no page is being read any more, so that the next process counts no death."""
         if self.deaths:
             self.note((), is_apart=True)
         else:

@@ -29,7 +29,7 @@ from ocrsvc.system.thread_plan import set_library_environment
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
 MAX_SENT_BYTES: Final = 128 * 1024 * 1024
-"""Limit of files in Ray's object store at a time, for nodes that cannot load them; a larger one is sent alone."""
+"""Most bytes of files in Ray's object store, sent to nodes that cannot load them; a larger file is sent alone."""
 DEATHS_TOGETHER: Final = 2
 """After this many actors ended while reading a group, its pages are read one by one, by otherwise idle actors."""
 DEATHS_ALONE: Final = 3
@@ -192,9 +192,9 @@ class RayReader:
 
     @contextmanager
     def _taken(self, *, alone: bool) -> Iterator[Actor]:
-        """Wait for an actor with room for a group, and reserve it; if `alone`, for an idle one, and reserve all of it.
+        """Wait for an actor with room for a group, and reserve the room; if `alone`, wait for an idle actor, all of it.
 
-        No other group begins while one waits to be read alone. Raises the error that made the reader fail.
+        No other group begins while a group waits to be read alone. Raises the error that made the reader fail.
         """
         with self._changed:
             self._waiting_alone += alone
@@ -353,7 +353,7 @@ def _actor_options(request: ClusterRequest) -> dict[str, Any]:
         "scheduling_strategy": "SPREAD",
     }
     runtime = dict(request.options.get("runtime_env", {}))
-    # By default Ray lets numeric libraries start a thread per CPU, but engine threads already use all CPUs.
+    # Limit the threads of numeric libraries: Ray's default is one per CPU, but engine threads already use all CPUs.
     variables: dict[str, str] = {}
     set_library_environment(variables)
     runtime["env_vars"] = variables | runtime.get("env_vars", {})

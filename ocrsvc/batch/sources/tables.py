@@ -169,7 +169,7 @@ class _Table:
                 else:
                     found.append((len(data), bytes(data[:HEAD_BYTES]).decode("latin-1"), "", ""))
         except Exception:
-            # Return the rows before the error; requesting the rows after them raises the error again.
+            # Return the rows before the error; after the reset, requesting the next rows raises the error again.
             self._next = -1
             if not found:
                 raise
@@ -187,7 +187,7 @@ class _Table:
 
     @cached_property
     def _is_listed_unread(self) -> bool:
-        """Whether rows are listed without reading the images: the first image is not a document with pages to count."""
+        """Whether rows are listed without reading images: the first is no PDF or TIFF, whose pages must be counted."""
         if self._has_paths:
             return False
         first = self._value(0) if self._starts[-1] else None
@@ -210,7 +210,7 @@ class _Table:
         return self._kept[row - self._next]
 
     def _read(self, group: int) -> Iterator[Any]:
-        """Yield the values of the column, from this row group on."""
+        """Yield the column's values from row group `group` to the end of the file."""
         at_once, path = _PATHS_AT_ONCE if self._has_paths else 1, ".".join(filter(None, (self._name, self._field)))
         for number in range(group, len(self._starts) - 1):
             for batch in self._parquet.iter_batches(at_once, row_groups=[number], columns=[path], use_threads=False):
