@@ -205,7 +205,7 @@ class Balancer:
 
     def refuse(self, place: Place, refusal: Refused, wait_s: float) -> None:
         """Release the slot of a refused request, and send the service no request for `wait_s`."""
-        # Record this before a waiting request can take the slot.
+        # Record the refusal before `end` wakes a waiting request, which would otherwise go to this service.
         place.host.note_refusal(refusal, self._clock(), wait_s)
         self.end(place, Outcome.ANSWERED)
 
@@ -268,12 +268,12 @@ class Balancer:
                 self._waiting.popleft().set()
 
     def _is_silent_alone(self, place: Place) -> bool:
-        """Whether only other services answered since the slot was taken, so that the slot's service is at fault."""
+        """Whether other services have answered since the slot was taken, but not its own, which is then at fault."""
         answered = [host for host in self._hosts.values() if host.answered_s >= place.began_s]
         return bool(answered) and place.host not in answered
 
     def _judge(self, host: Host, outcome: Outcome, *, probe: bool) -> None:
-        # Never eject the only service.
+        # Ignore failures of a single service: it must never be ejected.
         if len(self._hosts) > 1 or outcome is Outcome.ANSWERED:
             host.judge(outcome, self._rules, self._clock(), self._chance(), probe=probe)
 
