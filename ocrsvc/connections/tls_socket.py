@@ -32,7 +32,7 @@ HANDSHAKE_BYTES: Final = 1 << 17
 TURN_S: Final = 0.005
 _LOG_INTERVAL_S: Final = 10.0
 _HANDSHAKE_RECORD: Final = 22
-# Message type and length, after a record header of 5 bytes.
+# A handshake message begins with its type and length, after a record header of 5 bytes.
 _MESSAGE_HEAD_BYTES: Final = 4
 _HELLO_HEAD_BYTES: Final = 5 + _MESSAGE_HEAD_BYTES
 
@@ -210,7 +210,7 @@ class TlsSocket:
             return
         self._is_closing = True
         if self._tls is not None and self.established:
-            # SSLWantReadError means that the client's close_notify is missing, other errors a broken connection.
+            # Ignore a close_notify that has not arrived yet (SSLWantReadError), and a broken connection.
             with suppress(ssl.SSLError):
                 self._tls.unwrap()
 
