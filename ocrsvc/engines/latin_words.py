@@ -18,10 +18,10 @@ from ocrsvc.engines.line_recognizer import LineText, path_at
 from ocrsvc.engines.ppocr.pipeline.page import PageReader
 from ocrsvc.imaging.text_contour import Outline, extent, parts_of
 
-# The recognizer is unsure of a word below this confidence, and ppocr's is sure from it on.
+# Words below this confidence are read again by ppocr's recognizer, whose text is used from this confidence on.
 SURE: Final = 0.9
-# Largest length of a text per character, in line heights, plus one line height for the ends. In a longer text, ppocr's
-# recognizer has skipped characters that it does not know; it may be sure of the others.
+# Text is at most this many line heights per character long, plus one. In a longer text ppocr's recognizer has skipped
+# unknown characters, although it may be sure of the others, so the text is not used.
 MAX_PITCH: Final = 0.7
 _LATIN: Final = "LATIN "  # how Unicode's names of Latin letters begin
 _Span = tuple[int, int]  # indices of a word's first character, and of the one after its last
@@ -143,13 +143,13 @@ def _is_latin(text: str, size: tuple[float, float]) -> bool:
     return is_dense and bool(letters) and all(unicodedata.name(letter, "").startswith(_LATIN) for letter in letters)
 
 
-def _replaced(text: LineText, run: _Span, read: LineText, place: tuple[float, float]) -> LineText:
-    """A line in which the characters of `run` are those of `read`, which stand at `place`."""
+def _replaced(text: LineText, run: _Span, read: LineText, sides: tuple[float, float]) -> LineText:
+    """Replace a line's characters in `run` by the text read again; `sides` are the run's, as shares of the crop."""
     path, other = text.path, read.path
     assert path is not None, "only lines with a path have doubtful words"
     assert other is not None, "such a word is refused"
     begin, end = run
-    left, right = place
+    left, right = sides
     middles = _middles(text)
     characters = [*path.characters[:begin], *other.characters, *path.characters[end:]]
     placed = [*middles[:begin], *(left + (right - left) * _middles(read)), *middles[end:]]

@@ -24,10 +24,10 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_memory_bytes, read_process_bytes
 from ocrsvc.system.thread_plan import ThreadPlan
 
-# Children that may be killed while they open before a back-off starts; an error raised by the engine starts it at once.
+# Back-off starts when this many children in a row died while opening; at once after an engine error or a timeout.
 _TRIES_BEFORE_BACKOFF: Final = 3
 _LONGEST_BACKOFF_S: Final = 60.0
-# Smallest ratio of a limit to the memory after warm-up; lower limits are ignored, as new children exceed them.
+# A memory limit below this multiple of a child's memory after warm-up is ignored: each new child would exceed it.
 _MIN_LIMIT_RATIO: Final = 1.1
 # Share of the memory, and of the GPU's memory, that all children at their limit and one successor may use together.
 _MEMORY_SHARE: Final = 0.8
@@ -250,7 +250,7 @@ class IsolatedEngine:
         except BaseException:
             self._spawner.close()
             raise
-        # `serial_open` concerns handles of one process; here each handle has a process of its own.
+        # `serial_open` False: handles may open at the same time, because each has a process of its own.
         self.traits = replace(self._spare.child.ready.traits, serial_open=False, decodes=True, any_thread=True)
 
     def describe(self) -> EngineInfo:

@@ -78,7 +78,7 @@ def choose_runtime(
         began_s = time.perf_counter()
         LOG.info("Measuring once which runtime reads fastest on this processor; this may take a minute.")
         proofs = (prove or prove_runtimes)(parts, replace(config, device="cpu", threads=1), cache)
-        # Workers' memory limits count resident memory, so return the memory of rejected candidates.
+        # Return the rejected runtimes' memory to the system, because workers' memory limits count resident memory.
         release_free_memory()
         choice = choose(proofs, f"proved in {time.perf_counter() - began_s:.1f} s")
         LOG.info("Chosen: %s.", choice)

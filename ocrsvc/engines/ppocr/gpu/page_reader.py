@@ -59,7 +59,7 @@ class GpuCrop(LineImage):
         self._in_memory = reader.task.image.pixels
 
     def pixels(self) -> Pixels:
-        """Crop the line in memory, for the few lines whose gaps spaces.py measures, and for word boxes."""
+        """Crop the line on the CPU; needed only for lines whose spaces are measured (spaces.py) and for word boxes."""
         return cut(self._in_memory, self.outline, self.width, self.height)
 
 
@@ -128,7 +128,7 @@ def batch_on_gpu(backend: ArrayBackend, session: ModelRunner) -> RunBatch:
 
 
 def _make_tensor(backend: ArrayBackend, crops: Sequence[GpuCrop], padded: int, input_format: InputFormat) -> Array:
-    """(N, 3, h, padded) float32: crops each page's lines in one step, but very large and curved ones in memory."""
+    """Crop lines into (N, 3, h, padded) float32: page by page on the GPU, very large and curved lines on the CPU."""
     height = input_format.height_px
     tensor = backend.xp.zeros((len(crops), 3, height, padded), np.float32)
     passes = samples([corners(crop.outline) for crop in crops], [crop.width for crop in crops], height)

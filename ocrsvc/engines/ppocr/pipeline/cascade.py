@@ -12,7 +12,7 @@ from ocrsvc.results import Check, no_check
 
 MIN_WIDTH_PX: Final = 112  # narrower lines are read by the careful recognizer alone: few of them would be trusted
 TRUSTED: Final = 0.975  # confidence from which a line of the quick recognizer is kept
-# The quick recognizer is sure of "14A" where the page has "14 A".
+# The quick recognizer reads "14 A" as "14A" with high confidence, so such text is never trusted.
 _DIGIT_BESIDE_LETTER: Final = re.compile(r"[0-9][A-Za-z]|[A-Za-z][0-9]")
 
 
@@ -23,7 +23,7 @@ def is_trusted(text: str, confidence: float) -> bool:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class CascadeRecognizer(Recognizer):
-    """The careful recognizer, which gets only the lines that `quick` does not read or that are not trusted."""
+    """The careful recognizer; it reads only lines that `quick` cannot read, or whose text by `quick` is not trusted."""
 
     quick: Recognizer  # reads crops of the same height
 

@@ -29,7 +29,7 @@ Division = tuple[list[Contour], tuple[float, ...]]
 LEVELS: Final = (0.3, 0.5, 0.7, 0.85)  # probability thresholds, tried in this order
 MIN_SHAPE_PX: Final = 3  # shortest side of a part; smaller parts are dropped
 MAX_PARTS: Final = 24  # a shape that splits into more parts is noise
-# Largest total area of the bounding boxes scanned on one map, relative to its area; usually boxes hardly overlap.
+# To limit the time, contours are split only until their bounding boxes' total area exceeds this multiple of the map.
 MAX_SCANNED_AREA: Final = 4.0
 # Limit on the total area of the parts' bounding boxes, relative to the shape's; at most 1.2 on the corpus. It is higher
 # only for nested shapes, whose boxes contain each other.
@@ -49,7 +49,7 @@ MAX_BORDER: Final = 3.0  # longest contour of a curved line, in width + height o
 
 
 def within_scan_limit(contours: Sequence[Contour], size: int, max_areas: float = MAX_SCANNED_AREA) -> list[bool]:
-    """Whether each contour may be split: not after the bounding boxes exceed `max_areas` * `size` pixels in all."""
+    """Whether each contour may be split: until the bounding boxes' total area exceeds `max_areas` * `size` pixels."""
     frames = np.array([cv2.boundingRect(contour)[2:] for contour in contours], np.int64).reshape(-1, 2)
     return cast("list[bool]", (frames.prod(axis=1).cumsum() <= max_areas * size).tolist())
 
@@ -109,7 +109,7 @@ def _shared(one: Box, other: Box, axis: int) -> float:
 
 
 def _border(labels: NDArray[np.int32], number: int, box: Box, corner: tuple[int, int], own: Pixels) -> Contour:
-    """The contour of one part on the map, grown by one pixel, but not beyond the pixels `own` of the whole shape."""
+    """The contour on the map of part `number`, grown by one pixel within the whole shape, whose pixels are `own`."""
     left, top, width, height = box
     left, top = max(0, left - 1), max(0, top - 1)
     window = np.s_[top : top + height + 2, left : left + width + 2]
@@ -140,7 +140,7 @@ class _Strip:
         return np.stack([-slopes, np.ones_like(slopes)], axis=1) / np.hypot(slopes, 1)[:, None]
 
     def on_map(self, points: Values) -> Values:
-        """Convert (n, 2) points to pixels of the map."""
+        """Convert (n, 2) points from the strip's coordinates to pixels of the map."""
         (x, y), frame = self.axis, points.T
         return np.stack([frame[0] * x - frame[1] * y, frame[0] * y + frame[1] * x], axis=1) + self.middle
 

@@ -44,8 +44,8 @@ class _Axes:
     main: float  # direction of most of the text, in radians
 
 
-# The middle line's direction in radians; and the radians per pixel by which lines below it are turned, which is also
-# the relative growth of letters per pixel to the right.
+# Direction of the text's middle line in radians; and rate in radians per pixel: a line's direction changes by its
+# distance below the middle line times the rate, and the letters' size changes by the rate per pixel to the right.
 _Convergence = tuple[float, float]
 
 
@@ -88,7 +88,7 @@ def _fit(axes: _Axes, used: NDArray[np.bool_]) -> _Convergence | None:
     angle, rate = float(np.average(angles, weights=weights)), 0.0
     for _ in range(_ROUNDS):
         along, below = _turned(axes.middles[used], angle)
-        # Distance to the middle line, measured along each turned line; for small angles the tangent equals the angle.
+        # Where each line, prolonged, crosses the perpendicular through the text's middle; small angles equal tangents.
         places = below - (angles - angle) * along
         left = angles - angle - rate * places
         limit = 2 * np.median(np.abs(left)) + 1e-4
@@ -110,7 +110,7 @@ def _turned(points: Values, angle: float) -> tuple[Values, Values]:
 
 
 def _trapezoids(axes: _Axes, convergence: _Convergence) -> Values:
-    """(N, 4, 2) quads whose ends are vertical and whose thickness follows the convergence."""
+    """(N, 4, 2) trapezoids of the lines: ends perpendicular to the middle line, thickness changing at the rate."""
     along = np.stack([np.cos(axes.angles), np.sin(axes.angles)], axis=-1)
     across = np.stack([-along[:, 1], along[:, 0]], axis=-1)
     angle, rate = convergence

@@ -98,7 +98,7 @@ class ModelCache:
                         _write_sealed(entry / file.name, content)
 
     def _entry_name(self, name: str, key: str) -> str:
-        """The file name of an entry. If entries are encrypted, not even an owner of the plain model can predict it."""
+        """The file name of an entry; with encryption a keyed hash, which hides which models the cache holds."""
         if self._key is None:
             return f"{name}-{key}"
         hidden = hmac.digest(self._key.derive("names of cached models"), key.encode(), "sha256")

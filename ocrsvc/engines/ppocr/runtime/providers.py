@@ -44,7 +44,7 @@ _TENSORRT_LIBRARIES: Final = ("libnvinfer.so.10", "libnvinfer_plugin.so.10", "li
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The range of input shapes of one TensorRT engine; its memory depends on `most`."""
+    """The smallest, usual and largest input shape of one TensorRT engine; the largest determines its memory."""
 
     least: Shape
     usual: Shape
@@ -66,7 +66,7 @@ class GpuConfig:
 
     streams: int = 1  # number of concurrent runs; each has its own session, stream and arena
     arena_bytes: int | None = None  # limit of each arena; None: all of the GPU's memory
-    # a run keeps its memory in the arena unless its input has more floats than this; 0: every run keeps it
+    # runs whose input has more floats than this free their memory afterwards; 0: all keep it in the arena
     arena_values: int = 0
     profiles: tuple[Profile, ...] = ()  # input shapes of the TensorRT engines, smallest first
 
