@@ -43,7 +43,7 @@ class PdfObjects:
         self._write([b"%PDF-1.5\n%\xe2\xe3\xcf\xd3\n"])
 
     def add(self, number: int, content: Iterable[bytes | memoryview]) -> None:
-        """Write an object, given in pieces."""
+        """Write the object with this number, whose content is given in pieces."""
         self._places[number] = self._size
         self._write([b"%d 0 obj\n" % number, *content, b"\nendobj\n"])
 
