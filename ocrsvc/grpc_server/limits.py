@@ -23,11 +23,12 @@ GOAWAY_PING_S: Final = 2.0
 STALL_GRACE_S: Final = 10.0
 MIN_BYTES_PER_S: Final = 1000.0
 
-# In seconds: longest and shortest time for one connection's frames, time for all, interval between limit checks.
+# Per loop iteration, the frames of all connections together are handled for ROUND_S, those of one connection for TURN_S
+# at most and MIN_TURN_S at least.
 TURN_S: Final = 0.02
 MIN_TURN_S: Final = 0.001
 ROUND_S: Final = 0.02
-CHECK_S: Final = 0.25
+CHECK_S: Final = 0.25  # interval between checks of time limits
 
 # Open streams per connection; further calls wait in the client. h2 visits all streams when one opens or ends.
 MAX_STREAMS: Final = 100
@@ -48,14 +49,14 @@ MAX_SETTINGS: Final = 32
 # Time limit of a frame or header block, from its first byte to its last.
 FRAME_S: Final = 30.0
 
-# Frames without payload that a connection may send at once, and on average per second.
+# Frames without payload that a connection may send in a burst; on average, it may send FRAMES_PER_S.
 BURST_FRAMES: Final = 2000
 FRAMES_PER_S: Final = 200
-# For this many payload bytes received from it, the client may send one more frame without payload.
+# Per this many payload bytes that a client sends, it may send one more frame without payload.
 BYTES_PER_FRAME: Final = 128
 # Additional frames allowed per answer, because clients send pings and window updates with calls.
 ANSWER_FRAMES: Final = 8
-# For this many bytes sent to it, the client may send one more frame, because it acknowledges them by window updates.
+# Per this many bytes that a client receives, it may send one more frame: the window updates that acknowledge them.
 TAKEN_BYTES_PER_FRAME: Final = 512
 # Header bytes that count as one frame; compressed and decompressed bytes are added.
 HEADER_BYTES_PER_FRAME: Final = 128
@@ -73,7 +74,7 @@ QUICK_BYTES: Final = 1 << 14
 ARRIVING_PART: Final = 0.25
 # The loop waits this long after a call's deadline for the thread that answers the call, then ends the call itself.
 DEADLINE_GRACE_S: Final = 0.5
-# How long a stream may be idle: normally, and while its worker is being replaced.
+# How long a stream may be idle; while its worker is being replaced, DRAINING_IDLE_S applies instead.
 IDLE_S: Final = 300.0
 DRAINING_IDLE_S: Final = 2.0
 

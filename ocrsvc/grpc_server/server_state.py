@@ -32,7 +32,7 @@ class ServerState:
     # Number of pool threads.
     threads: int
     max_bytes: int
-    # Maximum and default time limit of a call.
+    # Time limit of a call; a client may set a shorter one.
     limit_s: float
     shared: SharedLimits
     call_metrics: CallMetrics
