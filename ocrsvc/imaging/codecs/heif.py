@@ -25,7 +25,7 @@ _MAX_BRANDS_BYTES: Final = 512
 _PROGRAM: Final = "ocrsvc.imaging.codecs.heif_child"
 _PROGRAM_BYTES: Final = 64 << 20  # memory for the child's libraries and stacks
 _CANVAS_BYTES_PER_PIXEL: Final = 4
-# Measured memory of the child: for 4:2:0 chroma of up to 10 bits or of 8 bits with alpha; for finer chroma.
+# The child's memory per pixel, measured: with 4:2:0 chroma of up to 10 bits, or 8 bits and alpha; with finer chroma.
 _BYTES_PER_PIXEL: Final = {"HEIC": (8, 16), "AVIF": (12, 16)}
 # EXIF orientation, by quarter turns to the left (`irot`) and mirroring (`imir`): none, top to bottom, left to right.
 _ORIENTATIONS: Final = ((1, 4, 2), (8, 5, 7), (3, 2, 4), (6, 7, 5))

@@ -160,14 +160,14 @@ class _Drawer:
         image, matrix = self._only_image(page), self._pdfium.FS_MATRIX()
         if image is None or not self._pdfium.FPDFPageObj_GetMatrix(image, matrix):
             return 0.0, 0.0
-        # A corner of the image and the other ends of its two edges, in shares of the page's width and height.
-        steps = (0, 0), (matrix.a, matrix.b), (matrix.c, matrix.d)
-        points = [(matrix.e + x, matrix.f + y) for x, y in steps]
+        # Map three corners of the image, its origin and both neighbours, to shares of the displayed page's sides.
+        offsets = (0, 0), (matrix.a, matrix.b), (matrix.c, matrix.d)
+        points = [(matrix.e + x, matrix.f + y) for x, y in offsets]
         (left, top), *ends = (displayed(self._pdfium, page, (1, 1), point, _UNITS) for point in points)
         (ax, ay), (bx, by) = ((abs(x - left), abs(y - top)) for x, y in ends)
         width, height = self._pixel_size(image)
         if ax < ay:
-            # The page is displayed rotated by 90 or 270 degrees.
+            # The page is displayed rotated by 90 or 270 degrees: swap the image's edges and sides.
             (ax, ay), (bx, by), (width, height) = (bx, by), (ax, ay), (height, width)
         if min(ax, by) < _MIN_SHARE or max(ay, bx) > _LEVEL * min(ax, by):
             return 0.0, 0.0

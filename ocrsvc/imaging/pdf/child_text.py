@@ -35,7 +35,7 @@ _EVERYWHERE: Final[Frame] = (-1e6, -1e6, 1e6, 1e6)
 
 
 def room_bytes(count: int) -> int:
-    """Most bytes that the numbers of `count` characters, their text objects and all covers can take."""
+    """Size of the memory that `PageText.copy` needs for `count` characters, up to as many text objects, and covers."""
     return _DOUBLE_BYTES * ((CHARACTER_NUMBERS + OBJECT_NUMBERS) * count + COVER_NUMBERS * _MAX_COVERS)
 
 
@@ -53,7 +53,7 @@ class PageText:
             self._pdfium.FPDFText_ClosePage(self._text)
 
     def copy(self, memory: Any) -> tuple[int, int]:
-        """Write all numbers into memory of `room_bytes`; returns the numbers of text objects and covers."""
+        """Write characters, text objects and covers to memory of `room_bytes`; returns how many objects and covers."""
         places, covers = _look_at_objects(self._pdfium, self._page)
         numbers: Any = (ctypes.c_double * (room_bytes(self.count) // _DOUBLE_BYTES)).from_buffer(memory)
         firsts = self._copy_characters(numbers)
@@ -94,8 +94,8 @@ class PageText:
             numbers[at + 6], numbers[at + 7], numbers[at + 8] = code, owners[pointer], flag * (is_so(text, index) == 1)
         return firsts
 
-    def _numbers_of(self, pointer: int, first: int, place: int) -> list[float]:
-        """The OBJECT_NUMBERS of a text object; zeros for characters without one, such as inserted spaces."""
+    def _numbers_of(self, pointer: int, first: int, order: int) -> list[float]:
+        """The OBJECT_NUMBERS doubles of the text object at an address; zeros at 0, as for a space that pdfium added."""
         if not pointer:
             return [0.0] * OBJECT_NUMBERS
         pdfium = self._pdfium
@@ -105,7 +105,7 @@ class PageText:
         size, mode = pdfium.FPDFText_GetFontSize(self._text, first), pdfium.FPDFTextObj_GetTextRenderMode(item)
         # The address of the font serves as its number.
         font = _address(pdfium.FPDFTextObj_GetFont(item))
-        return [matrix.a, matrix.b, matrix.c, matrix.d, size, float(font), float(mode), float(place)]
+        return [matrix.a, matrix.b, matrix.c, matrix.d, size, float(font), float(mode), float(order)]
 
 
 def _unchecked(function: Any, result: Any, *arguments: Any) -> Any:
@@ -120,7 +120,7 @@ def _address(pointer: Any) -> int:
 def displayed(
     pdfium: Any, page: Any, size: tuple[int, int], point: tuple[float, float], scale: int
 ) -> tuple[float, float]:
-    """Map a point to pixels of the page displayed at `size`, in steps of 1/`scale` pixel; pdfium itself rounds."""
+    """Map a point to pixels of the page displayed at `size`, in steps of 1/`scale`; pdfium gives whole pixels only."""
     across, down = c_int(), c_int()
     width, height = size
     pdfium.FPDF_PageToDevice(page, 0, 0, width * scale, height * scale, 0, *point, across, down)
@@ -162,7 +162,7 @@ def _matrix_in(pdfium: Any, form: Any, matrix: Matrix) -> Matrix:
 
 
 def _look_at_objects(pdfium: Any, page: Any) -> tuple[dict[int, int], list[list[float]]]:
-    """Drawing position of text objects by address; COVER_NUMBERS of opaque images and rectangles drawn after text."""
+    """Drawing order index per text object's address; COVER_NUMBERS of opaque images and rectangles drawn after text."""
     places = dict[int, int]()
     images, rectangles = list[list[float]](), list[list[float]]()
     looked_at = 0

@@ -92,7 +92,7 @@ def _without_rules(ink: Pixels) -> Pixels:
 
 
 def _area_of_pieces(ink: Pixels) -> int:
-    """Total area of the frames of connected components that are dense enough to be text or pictures."""
+    """Total area of the bounding boxes of connected components that are dense enough to be text or pictures."""
     if not ink.size or not ink.any():
         return 0
     joined = cv2.morphologyEx(ink, cv2.MORPH_CLOSE, np.ones((1, _JOINED_PX), np.uint8))
@@ -106,7 +106,7 @@ def _area_of_pieces(ink: Pixels) -> int:
 
 
 def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder | None:
-    """Make a finder of ruled lines between cells for text turned by `degrees`; gaps are given in level coordinates."""
+    """Make a RuleFinder for text turned by `degrees`, None unless 90 divides them; it gets gaps on the upright page."""
     if degrees % 90:
         return None
     height, width = drawing.shape
@@ -128,7 +128,7 @@ def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder |
 def _find_rules(
     drawing: Pixels, ground: Pixels, left: Numbers, right: Numbers, top: Numbers, bottom: Numbers
 ) -> tuple[Flags, Flags]:
-    """For each gap, whether a pixel column is darker than both sides in every row, and if the background changes."""
+    """For each gap: whether one pixel column is darker than the background; whether the background changes."""
     (height, width), is_rule, is_step = drawing.shape, np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
     if width < _MIN_DRAWING_PX:
         return is_rule, is_step

@@ -121,7 +121,7 @@ def _parts_rows(lines: TextLines, gutter: Gutter, beside: Indices) -> bool:
 
 
 def _joined(lines: TextLines, bands: list[Indices], beside: Indices) -> list[Indices]:
-    """Join the bands of lines that a gutter crosses into one."""
+    """Merge the bands (lines from top to bottom) that a gutter crosses; `beside` are the lines on its two sides."""
     tops = [lines.top[band[0]] for band in bands]
     first = int(np.searchsorted(tops, lines.top[beside].min(), "right")) - 1
     last = int(np.searchsorted(tops, lines.top[beside].max(), "right"))

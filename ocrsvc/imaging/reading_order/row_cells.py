@@ -74,7 +74,7 @@ def _groups(lines: TextLines, here: Indices) -> Iterator[tuple[list[Indices], In
 
 
 def records_of(lines: TextLines, here: Indices) -> list[tuple[list[Indices], Indices]]:
-    """(cells, lines) of each row of a table with multi-line cells, whose first lines or centres are mostly level."""
+    """(cells, lines) per row of a table with multi-line cells; [] unless first lines or centres of cells are level."""
     rows = rows_of(lines, here)
     if len(rows) < TABLE_ROWS or max(map(len, rows)) < 2:
         return []
@@ -116,13 +116,13 @@ def ruled_rows(lines: TextLines, parts: list[Indices]) -> list[list[Indices]]:
 
 
 def _has_numbers(lines: TextLines, cells: list[Indices]) -> bool:
-    """Whether a cell stacks several numbers beside cells with words, and so spans several table rows."""
+    """Whether a cell has several numbers below each other and another has words: the numbers are separate rows."""
     only = [bool(lines.is_number[cell].all()) for cell in cells]
     return any(number and len(cell) > 1 for number, cell in zip(only, cells, strict=True)) and not all(only)
 
 
 def _centred_cells(lines: TextLines, group: Indices) -> list[Indices]:
-    """The cells of a group if it is one table row with a cell centred beside multi-line ones, else none."""
+    """The cells of a group of lines if it is one table row whose short cells are centred beside taller cells, or []."""
     cells = side_by_side(lines, group) if len(group) > 2 else []
     if len(cells) < 2 or len(set(map(len, cells))) == 1:
         return []
@@ -187,8 +187,8 @@ def _wrapped(lines: TextLines, rows: Rows) -> Links:
             on |= lines.is_lower[lower]
         is_link = on & near & alike & words
         links.update(zip(upper[is_link].tolist(), lower[is_link].tolist(), strict=True))
-    # In a table, cells beside a multi-line cell are level with its first line, or with its last. So links lead mostly
-    # to rows of fewer cells, or mostly to rows of more cells; the rarer kind is dropped.
+    # In a table, cells beside a multi-line cell are either all level with its first line, or all with its last. So true
+    # links all lead to rows of fewer cells, or all to rows of more cells: drop the links of the rarer kind.
     cells = {line: len(row) for row in rows for line in row}
     more = {line: int(np.sign(cells[following] - cells[line])) for line, following in links.items()}
     usual = sum(more.values())
@@ -220,12 +220,12 @@ def _linked_cells(lines: TextLines, rows: Rows, links: Links) -> Rows:
 
 
 def blocks_beside(lines: TextLines, part: Indices) -> list[Indices]:
-    """Blocks beside each other that begin level at the top of a page part, below its heading, if any; else none."""
+    """Blocks side by side with level tops, at the top of a page part or below its heading; [] if there are none."""
     rows = rows_of(lines, part) if len(part) > BLOCK_ROWS else []
     first = next((number for number, row in enumerate(rows) if len(row) > 1), len(rows))
     if len(rows) - first < BLOCK_ROWS:
         return []
-    # Try the widest white stripes as the end of the blocks, then the end of the part.
+    # The blocks may end at one of the widest white stripes below them, else at the end of the page part: try each.
     white = white_below(lines, rows[first:])
     widest = np.argsort(-white, kind="stable")[:ENDS_TRIED]
     for last in [*(first + 1 + widest[white[widest] > BLOCK_STRIPE]).tolist(), len(rows)]:

@@ -1,7 +1,7 @@
 """Finds table grids by the alignment of text, without ruled lines or where they are incomplete.
 
 Without rules, a table is a run of rows with common gutters, as in T. Kieninger, "Table structure recognition based on
-robust block segmentation" (1998). A gutter beside running text or another table divides the page into two searches.
+robust block segmentation" (1998). At a gutter beside running text or another table, both sides are searched separately.
 """
 
 import math
@@ -62,7 +62,7 @@ class _Row:
 
 
 def find_open_grids(block: TextBlock, check: Check, deeper: int = DEEPEST) -> Iterator[Grid]:
-    """Find the grids in lines of text without rules."""
+    """Find tables without ruled lines in a block of text; `deeper` limits the recursion into parts of the block."""
     check()
     rows = [_row(block, lines) for lines in rows_of(block.frames, block.lines)]
     for begin, end in _find_runs(block, rows):
@@ -123,7 +123,7 @@ def _end_of_run(block: TextBlock, rows: Sequence[_Row], begin: int) -> int:
         elif not is_single:
             break
         if not is_single:
-            # If the second row shares more gutters with the third than with the first, the first is no part of the run.
+            # A first row that shares fewer gutters with the second than the third does is not part of the run.
             nexts = rows[number + 1 : number + 2] if number == begin + 1 else ()
             if any(len(_common(block, row.blanks, below.blanks)) > len(common) for below in nexts):
                 break
@@ -281,7 +281,7 @@ def _row_borders(block: TextBlock, rules: Sequence[float], parts: Sequence[Rows]
 
 
 def _expanded(cells: Sequence[Span], parts: Sequence[Rows]) -> tuple[Span, ...]:
-    """Repeat each cell between two neighbouring rules for all table rows between them."""
+    """Convert cells from bands between ruled lines to table rows; `parts` lists the table rows of each band."""
     firsts = [0, *accumulate(map(len, parts))]
     expanded = []
     for cell in cells:
