@@ -53,8 +53,9 @@ _WRITTEN_BYTES: Final = 1 << 18
 _KEPT: Final = "WITH kept AS (SELECT * FROM job WHERE id NOT IN (SELECT value FROM json_each(:gone)))"
 _FITS: Final = """
 SELECT count(*) + (:document = '') <= :max_jobs AND total(bytes) + :size <= :max_bytes FROM kept"""
-# Selects the next job to remove. `shares` is what a caller holds in multiples of its fair share, `needed` the same with
-# the new document. `turn` 1: own finished jobs; 2, 3: finished and other jobs of the largest caller; 4: finished jobs.
+# Selects the next job to remove. `shares` is what a caller holds as a multiple of its fair share, `needed` the same
+# with the new document. Order of removal (`turn`): 1 the caller's own finished jobs; 2 finished and 3 other jobs of the
+# caller that holds most; 4 finished jobs of any caller.
 _NEXT: Final = """,
   caller AS (SELECT caller FROM kept UNION SELECT :caller),
   share AS (SELECT max(1, :max_jobs / count(*)) AS jobs, max(1, :max_bytes / count(*)) AS bytes FROM caller),
@@ -109,7 +110,7 @@ class JobStore:
         return JobStore(folder, max_bytes, self.keep_s, self.clock, self.wall, MAX_UPLOADS)
 
     def add(self, data: bytes, record: Record, secret: str = "") -> Job:
-        """Add a job, or return the one with the same `repeat` and `content`. Raises TooManyJobs, KeyReused."""
+        """Add a job, or return the one with the same Idempotency-Key and content. Raises TooManyJobs, KeyReused."""
         record, folder = replace(record, came_at_s=self.wall()), self.folder / str(uuid.uuid4())
         with self._beside() as beside:
             # Written before the transaction begins, because large files take long on slow disks.
@@ -174,7 +175,7 @@ class JobStore:
                 shutil.rmtree(path, ignore_errors=True)
         self.database.check()
         with self.database.transaction() as connection:
-            # After a reboot, convert arrival times to monotonic time once, so that later clock changes have no effect.
+            # A reboot resets monotonic time: convert arrival times to it once, so that later clock changes do no harm.
             if boot is not None and not connection.execute("SELECT 1 FROM fact WHERE value = ?", [boot]).fetchone():
                 connection.execute("UPDATE job SET came_s = ? - max(0, ? - came_at_s)", (self.clock(), self.wall()))
                 connection.execute("INSERT OR REPLACE INTO fact VALUES ('boot', ?)", [boot])
