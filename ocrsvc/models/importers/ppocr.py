@@ -62,7 +62,7 @@ class _Recognizer:
 
 
 def find_ppocr(wanted: Wanted, files: Sequence[SourceFile]) -> NewModel:
-    """Make a model of the engine ppocr. Raises BadModel: a detector or recognizer is missing or ambiguous."""
+    """Make a model of the engine ppocr. Raises BadModel if a detector or recognizer is missing or ambiguous."""
     candidates = _candidates(files)
     detector = _choose("detector", candidates, wanted.tier)
     recognizers = list(_recognizers(wanted, candidates, files))
@@ -85,7 +85,7 @@ def find_ppocr(wanted: Wanted, files: Sequence[SourceFile]) -> NewModel:
 
 
 def _candidates(files: Sequence[SourceFile]) -> list[Candidate]:
-    """Inspect all ONNX models among the files. Raises BadModel: one cannot be read."""
+    """Inspect all ONNX models among the files. Raises BadModel if one cannot be read."""
     models = [file for file in files if file.ending == ".onnx"]
     if not models:
         raise _no_models(files)

@@ -11,15 +11,15 @@ from ocrsvc.errors import BadModel
 from ocrsvc.models.importers.source_files import MAX_MODEL_BYTES, NewModel, SourceFile, Wanted
 
 SUFFIX: Final = ".traineddata"
-# A file begins with the number of its parts and the place of each, -1 for a missing one. This is the network's number.
+# A traineddata file begins with a table of its components' offsets; this is the index of the LSTM network.
 _LSTM: Final = 17
 _MAX_PARTS: Final = 64
-# Languages that are written from right to left. Tesseract reads their lines raw; tried with Arabic only.
+# Right-to-left languages, whose lines Tesseract reads in its mode RAW_LINE; tested with Arabic only.
 _RIGHT_TO_LEFT: Final = frozenset({"ar", "fa", "he", "ps", "sd", "ug", "ur", "yi"})
 
 
 def find_tesseract(wanted: Wanted, files: Sequence[SourceFile]) -> NewModel | None:
-    """Make a model of the one traineddata file; None without one. Raises BadModel: there are several, or it is none."""
+    """Make a model of the only traineddata file; None without one. Raises BadModel for several, or if it is invalid."""
     found = [file for file in files if file.ending == SUFFIX]
     if not found:
         return None
@@ -38,7 +38,7 @@ def find_tesseract(wanted: Wanted, files: Sequence[SourceFile]) -> NewModel | No
 
 
 def _check(file: SourceFile) -> None:
-    """Raises BadModel unless the file contains a network for lines, as all since Tesseract 4 do."""
+    """Raises BadModel unless the file has an LSTM network, as all files for Tesseract 4 and later do."""
     content = file.read(MAX_MODEL_BYTES)
     count = struct.unpack_from("<i", content)[0] if len(content) >= 4 else 0
     is_whole = _LSTM < count <= _MAX_PARTS and len(content) > 4 + 8 * count
