@@ -27,7 +27,7 @@ class PageDecoder:
 
     def __init__(self, limits: PixelLimits, engine_threads: int) -> None:
         self._limits, self._engine_threads = limits, engine_threads
-        # Decoding keeps a core busy, so more decoders than cores gain nothing.
+        # Decoding keeps a core busy, so permit only one decoder more than there are engine threads.
         self._permits = threading.Semaphore(engine_threads + 1)
         # Large pages occupy at most half of the cores, so that small pages need not wait for them.
         self._large_permits = threading.Semaphore(max(1, engine_threads // 2))
