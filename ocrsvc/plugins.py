@@ -264,7 +264,7 @@ _ADAPTERS: Final = (
     ),
     _adapter("mineru", 8000),
     _adapter("open_webui", None),
-    # It shares its path with the native API, whose requests never have the member "document".
+    # Mistral's API shares its path with the native API, whose requests never have the member "document".
     _adapter("mistral", None, members=("document",), stores_documents=True),
     _adapter(
         "azure_read",
