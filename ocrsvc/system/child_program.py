@@ -22,7 +22,7 @@ _GRACE_S: Final = 5
 
 
 class RequestFailed(Exception):
-    """A request failed; this word and these numbers are sent as its answer."""
+    """Raised to answer a request with an error: a word such as `damaged`, and numbers."""
 
     def __init__(self, word: str, *numbers: float) -> None:
         super().__init__(word, *numbers)
