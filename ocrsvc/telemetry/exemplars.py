@@ -73,7 +73,7 @@ class WorkerExemplars:
 
 
 class ExemplarStore:
-    """The exemplars of all processes, a block each; the arbiter creates it before any fork, and writes `common`."""
+    """A block of exemplars per process; the arbiter creates the store before any fork; its own block is `common`."""
 
     def __init__(self, slots: int) -> None:
         self._blocks = shared_array(_Block, slots + 1)

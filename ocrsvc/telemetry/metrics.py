@@ -171,4 +171,4 @@ _READ_AT_SCRAPE: Final = (
 )
 
 COUNTED: Final = tuple(metric for metric in METRICS if metric not in _READ_AT_SCRAPE)
-"""Metrics that the blocks of the metrics store hold."""
+"""Metrics stored in the blocks of the metrics store; the others are read at scrape time."""
