@@ -52,7 +52,7 @@ class StartLimiter:
     ) -> None:
         self._at_once, self._settled_s, self._clock = at_once, settled_s, clock
         self._changed = threading.Condition()
-        # The time when each starting request stops counting, oldest first.
+        # The time from which each starting request no longer counts towards `at_once`, oldest request first.
         self._end_s: dict[object, float] = {}
 
     def begin(self) -> object:
@@ -85,7 +85,7 @@ class RequestThreads:
         self._starts = starts or StartLimiter()
         self._waiting: CallerTurns[Callable[[], object]] = CallerTurns()
         self._lock = threading.Lock()
-        # Held by the single thread that waits to start a request: the next caller is chosen only when it starts.
+        # Held by the one thread that waits for a start, so that the next caller is chosen only when it can start.
         self._next = threading.Lock()
 
     def add_quick(self, run: Callable[[], T]) -> Future[T]:
