@@ -16,13 +16,13 @@ from ocrsvc.formats.boxes import to_boxes, to_frames, whole
 from ocrsvc.results import Box, Line
 
 Frames = NDArray[np.float64]
-"""(N, 4) left, top, right, bottom in pixels of the image as displayed."""
+"""(N, 4) boxes: left, top, right, bottom in pixels of the image as displayed."""
 
 _GROUP: Final = re.compile("[\u4e00-\u9fff]|[0-9A-Za-z](?:[0-9A-Za-z-]|\\.(?=[0-9]))*|[^\u4e00-\u9fff0-9A-Za-z]+")
 
 
 def to_word_members(lines: Sequence[Line]) -> dict[str, object]:
-    """PaddleX's word members: the groups of each line and their frames; a line without words is one group."""
+    """PaddleX's word members: texts and boxes of each line's word groups; a line without words is one group."""
     placed = [_groups_of(line) for line in lines]
     return {
         "text_word_boxes": [whole(frames).tolist() for _, frames in placed],
@@ -31,7 +31,7 @@ def to_word_members(lines: Sequence[Line]) -> dict[str, object]:
 
 
 def frame_lines(lines: Sequence[Line]) -> tuple[Line, ...]:
-    """Make a line of each word group, so that a frame is drawn around it."""
+    """Make a line of each word group, so that a box is drawn around it."""
     placed = (zip(*_groups_of(line), strict=True) for line in lines)
     return tuple(Line(text, 1.0, _box_of(frame)) for text, frame in chain.from_iterable(placed) if text.strip())
 
@@ -42,7 +42,7 @@ def _box_of(frame: NDArray[np.float64]) -> Box:
 
 
 def _groups_of(line: Line) -> tuple[list[str], Frames]:
-    """The groups of a line and their frames."""
+    """The texts of a line's word groups, and their boxes."""
     characters = [character for word in line.words or () for character in word.characters]
     places = _places(line.text, [character.text for character in characters])
     if not places:
@@ -68,7 +68,7 @@ def _places(text: str, characters: Sequence[str]) -> list[int]:
 
 
 def _with_gaps(frames: Frames, places: Sequence[int]) -> Frames:
-    """A frame per character of a text; a space gets the gap between its neighbours."""
+    """A box per character of a text; a space gets the gap between its neighbours."""
     at = np.array(places)
     before = np.maximum.accumulate(at)
     after = np.minimum.accumulate(np.where(at < 0, len(frames), at)[::-1])[::-1]
@@ -80,7 +80,7 @@ def _with_gaps(frames: Frames, places: Sequence[int]) -> Frames:
 
 
 def _between(before: Frames, after: Frames) -> Frames:
-    """On each axis, the gap between two characters, or where they overlap, the extent of both."""
+    """Boxes for spaces: on each axis the gap between the two neighbours or, if these overlap, the extent of both."""
     joined = np.hstack([np.minimum(before[:, :2], after[:, :2]), np.maximum(before[:, 2:], after[:, 2:])])
     for low, high in ((0, 2), (1, 3)):
         begin = np.minimum(before[:, high], after[:, high])
