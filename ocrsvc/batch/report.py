@@ -60,7 +60,7 @@ def fill_table(db: sqlite3.Connection, pages: Iterable[tuple[int, PageFacts]]) -
 
 
 def write_report(destination: Destination) -> str:
-    """Write the report over the last one; returns its name. Raises BadOption without a run, DamagedRun, OSError."""
+    """Write or replace the report; returns its name. Raises BadOption if there is no run, DamagedRun, OSError."""
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"text": _text, "moment": "{:%Y-%m-%d %H:%M:%S} UTC".format, "seconds": seconds_of}
     environment.filters |= {"duration": duration_of, "bytes": bytes_of, "rate": rate_of}

@@ -161,7 +161,7 @@ def source_path(name: str, ending: str) -> str:
     if ending == _PDF == f"{dot}{suffix}".lower() and not is_image_name(stem):
         last, ending = stem, dot + suffix
     elif ending == _PDF and not is_image_name(last):
-        # A source `a` must not get `a.pdf`, the output of a source `a.pdf`; no escaped name ends with "%.pdf".
+        # `a.pdf` is the output of a source `a.pdf`, so a source `a` gets `a%.pdf`; no escaped name ends with "%.pdf".
         ending = f"%{_PDF}"
     path = "/".join([*parts, _shortened(_safe(last), name) + ending])
     if len(path.encode()) <= _LONGEST_BYTES:
