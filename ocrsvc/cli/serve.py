@@ -143,7 +143,7 @@ def find_arbiter(pid: int) -> Process:
 
 
 def workers_of(pid: int) -> frozenset[Process]:
-    """The arbiter's children that catch only SIGUSR2; a child that also has the arbiter's handlers was just forked."""
+    """The arbiter's workers: children that catch only SIGUSR2; a child that still catches SIGHUP was just forked."""
     children = map(_process, map(int, _read(pid, f"task/{pid}/children").split()))
     return frozenset(child for child in children if child and _caught(child.pid) == {signal.SIGUSR2})
 

@@ -56,7 +56,7 @@ class Access:
         return Client(urls, api_key=read_key(self.key_file), ca=self.ca, certificate=self.certificate)
 
     def find(self, url: str | None) -> tuple[str, ssl.SSLContext | None]:
-        """The address (default: the service of these settings) and its TLS context. Raises OperatorError."""
+        """A service's URL (default: as OCRSVC_BIND and TLS settings say) and its TLS context. Raises OperatorError."""
         context = client_context(self.ca, self.cert, self.cert_key)
         if url is not None:
             return url, context
