@@ -276,7 +276,7 @@ class Client:
 
     @property
     def _ask_one(self) -> Ask:
-        """The method `ask`. Raises BadOption if the client has several services."""
+        """The method `ask`, for requests about jobs. Raises BadOption if the client has several services."""
         if self._client.is_single:
             return self.ask
         raise BadOption("A job belongs to one service, but this client has several.", "Make a client of that service.")
