@@ -262,7 +262,7 @@ def _memory_errors_translated() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Trial:
-    """One image, its number of crashes when read alone (`crashes`), and how many of them are in the denylist."""
+    """One image, how often it crashed the child when read alone, and how many of these `crashes` the denylist has."""
 
     task: Task
     noted_crashes: int

@@ -41,7 +41,7 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 # Smallest speedup over fp32 for which a candidate is chosen; larger than the noise of timings.
 MIN_GAIN: Final = 1.1
-# On users' pages, least share of lines found in the same place, or characters read alike; 1 on the reference page.
+# Least share of lines found where fp32 finds them, or of characters read as by fp32; 1 on the reference page.
 MIN_SHARE: Final[dict[Kind, float]] = {DETECTION: 0.97, RECOGNITION: 0.99}
 FEWEST_LINES: Final = 5  # a recognizer is proved only if fp32 reads at least this number of lines confidently
 MAX_CONFIDENCE_GAP: Final = 0.05

@@ -32,8 +32,8 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 PROVIDER: Final = "OpenVINO"
 
-# Size of oneDNN's kernel cache, which all sessions of the process share: two line widths or one page size are enough,
-# because the sessions compile a width one right after the other. 500 took 33 MB more after ten page sizes.
+# Kernels cached by oneDNN for all sessions of the process. The kernels of two line widths or one page size are enough,
+# because all sessions compile a new width one right after the other. 500 took 33 MB more after ten page sizes.
 _SHARED_KERNELS: Final = 150
 _TELEMETRY: Final = "openvino_telemetry"
 
@@ -101,7 +101,7 @@ class OpenVinoSession(ModelRunner):
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """See ModelRunner; returns copies of the results."""
-        # Input and outputs are copied: OpenVINO's threads would need the GIL to release shared arrays.
+        # Copy input and outputs: OpenVINO's threads would need the GIL to release arrays shared with Python.
         with self._turn:
             self._request.infer([array], share_outputs=True)
             results = [np.array(self._request.get_tensor(name).data) for name in outputs or self._outputs]
@@ -135,7 +135,7 @@ class OpenVinoRecognizer(OpenVinoSession):
     """Both models of a recognizer in one session; `run` reads one line.
 
     `body` is an openvino.CompiledModel of `rewrite.keep_features`, for lines of any width; `classifier` is one of
-    `rewrite.make_classifier` for STEPS steps; `read_head` reads the final product if scores are requested.
+    `rewrite.make_classifier` for STEPS steps; `read_head` reads its weights, for the scores of all classes.
     """
 
     def __init__(
@@ -177,12 +177,12 @@ class OpenVinoRecognizer(OpenVinoSession):
         ]
 
     def _choose(self, rows: Features, begins: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """(N,) best class of each step (N, F); (N,) its probability where a character or an inference begins."""
+        """(N,) best class per step (N, F); (N,) its probability where a character or classifier run begins, else 0."""
         count = len(rows)
         padded = -(-count // STEPS) * STEPS
         features, flags = np.zeros((padded, rows.shape[1]), np.float32), np.zeros(padded, bool)
         features[:count], flags[:count] = rows, begins
-        # Also get the probability at each inference's first step, where a character of the previous one may continue.
+        # A run of the classifier does not see the step before its first one, so its first step begins a character.
         flags[::STEPS] = True
         best, shares = np.empty(padded, np.int64), np.zeros(padded, np.float32)
         with self._turn:

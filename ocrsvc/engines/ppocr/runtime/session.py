@@ -174,9 +174,9 @@ class ModelRunner(ABC):
 class Session(ModelRunner):
     """One model under ONNX Runtime on one device.
 
-    On the CPU, runs may overlap. On a GPU they must not, because they share a stream; a SessionPool ensures that. The
-    first of the `parts` that covers an input shape runs it; the last one covers any shape. `gpu` is their stream; None
-    on the CPU or without cupy.
+    On the CPU, runs may overlap. On a GPU they must not, because they share a stream; a SessionPool ensures that.
+    `parts` are ONNX Runtime sessions: the first one for the input's shape runs it, and the last one takes any shape.
+    `gpu` is their stream; None on the CPU or without cupy.
     """
 
     def __init__(
