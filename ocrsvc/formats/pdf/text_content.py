@@ -102,7 +102,7 @@ def _drawn(line: TextLine, to_points: ToPoints, font: bytes, codes: FontCodes) -
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """How a line is written: its letters' unit vectors (run, rise), its pieces, and their starts along the vectors."""
+    """A line's unit vectors along and across its letters (run, rise), its pieces, and their starts in these vectors."""
 
     run: Point
     rise: Point
