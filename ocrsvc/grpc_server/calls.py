@@ -41,9 +41,9 @@ class Calls:
     sender: Sender
     frame_limits: FrameLimits
     clock: Callable[[], float]
-    # A context manager: sends what its block has put into the output buffer; an error in the block ends the connection.
+    # A context manager: sends the output that its block has buffered; an error in the block ends the connection.
     exchange: Callable[[], AbstractContextManager[None]]
-    # The peer's address, and the name of the API key for its verified TLS certificate.
+    # `caller` is the peer's address, `client_name` the name of the API key for its verified TLS certificate.
     caller: str
     client_name: str | None = None
 
@@ -239,7 +239,7 @@ class Calls:
         message = stream.reader.take()
         stream.message_s = now_s
         stream.record.bytes_in += len(message.data)
-        # A message answered on the loop's thread needs no memory share of its own: its call already counts the memory.
+        # On the loop's thread, count no memory for the message: the call's own share already includes it.
         memory = Budget(sys.maxsize) if in_loop else state.memory
         share = Share(memory) if in_loop else stream.hand_over(message)
         call = replace(stream.call, deadline=min(stream.call.deadline, now_s + state.limit_s), share=share)

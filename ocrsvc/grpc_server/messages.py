@@ -40,7 +40,7 @@ class ReceivedMessage:
     max_bytes: int
 
     def parse(self, kind: Any, share: Share) -> Any:
-        """Parse as class `kind`; `share` then counts the result instead of the bytes. Raises CallFailed, QueueFull."""
+        """Parse as class `kind`, freeing the bytes; `share` holds the result's memory. Raises CallFailed, QueueFull."""
         take_body(self.data)
         data = self.decompress(share)
         self.data, received_bytes = memoryview(b""), share.held_bytes
@@ -49,7 +49,7 @@ class ReceivedMessage:
         return parsed
 
     def decompress(self, share: Share) -> memoryview | bytes:
-        """The decompressed bytes; `share` counts them. Raises as `parse`."""
+        """The decompressed bytes; takes their memory from `share`. Raises as `parse`."""
         if self.encoding is None:
             return self.data
         try:
@@ -115,14 +115,14 @@ class MessageReader:
 
 @dataclass(slots=True)
 class Answer:
-    """The unsent rest of a serialized answer; `share` counts it until it is sent."""
+    """The unsent rest of a serialized answer; `share` holds its memory until it is sent."""
 
     data: memoryview
     share: Share
 
 
 def pack(response: Any, share: Share) -> Answer:
-    """Serialize a response and count its bytes in `share`. Raises QueueFull, BodyTooLarge."""
+    """Serialize a response, and take its memory from `share`. Raises QueueFull, BodyTooLarge."""
     share.take(limits.ANSWER_COPIES * (PREFIX_BYTES + response.ByteSize()))
     data = frame(response.SerializeToString())
     share.give_back((limits.ANSWER_COPIES - 1) * len(data))
@@ -148,7 +148,7 @@ def escaped(text: str) -> str:
 
 
 def parse(kind: Any, data: bytes | memoryview, share: Share) -> Any:
-    """Parse a message of class `kind`; `share` counts its memory. Raises as ReceivedMessage.parse."""
+    """Parse a message of class `kind`, and take its memory from `share`. Raises as ReceivedMessage.parse."""
     try:
         share.take(_count_fields(kind.DESCRIPTOR, data) * limits.FIELD_BYTES + limits.CONTENT_COPIES * len(data))
         return kind.FromString(data)

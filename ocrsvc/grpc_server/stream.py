@@ -32,7 +32,7 @@ class Stream:
     call: Call
     reader: MessageReader
     share: Share
-    # Counts the memory of incomplete messages, which `share` counts too.
+    # The memory share of incomplete messages only; `share` includes their memory too.
     arriving: Share
     record: CallRecord
     # Whether the call is small enough to be served even if the memory budget is used up.
@@ -72,7 +72,7 @@ class Stream:
         self.reader.data += data
 
     def hand_over(self, message: ReceivedMessage) -> Share:
-        """Give a message that is about to be answered a memory share of its own. Raises QueueFull, BodyTooLarge."""
+        """Split a share off from the call's memory share to answer a message. Raises QueueFull, BodyTooLarge."""
         self._end_exemption()
         size_bytes = messages.PREFIX_BYTES + len(message.data)
         self._held_bytes -= size_bytes
