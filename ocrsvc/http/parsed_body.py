@@ -153,8 +153,8 @@ def parse_json(body: bytes, share: Share | None = None) -> dict[str, object]:
 def parse_any_json(body: bytes, share: Share | None = None) -> object:
     """Parse any JSON value in UTF-8, with or without a byte order mark, in linear time.
 
-    `share` counts the maximum memory of its strings. Raises CallerError for malformed JSON, BodyTooLarge for too many
-    values, and as `Share.take`.
+    Takes the largest possible memory of its strings from `share`. Raises CallerError for malformed JSON, BodyTooLarge
+    for too many values, and as `Share.take`.
     """
     for character, name, limit in _BOUNDS:
         if _has_more(body, character, limit):
@@ -190,7 +190,7 @@ def _has_more(body: bytes, character: bytes, limit: int) -> bool:
 class Content:
     """The content of one request: `raw` is the body if it is the image itself, `files` are parts with a file name.
 
-    `fields` has query fields, then body fields; values are str, bytes or JSON. `share` counts its memory.
+    `fields` has query fields, then body fields; values are str, bytes or JSON. `share` holds the content's memory.
     """
 
     raw: bytes | None = None
@@ -265,7 +265,7 @@ class Content:
 
 
 def parse_body(body: bytes, content_type: str, query: Fields, share: Share, deadline: float) -> Content:
-    """Parse a body; `share` counts the memory of the result.
+    """Parse a body, and take the memory of the result from `share`.
 
     The body's first bytes decide the format rather than Content-Type: many clients label images and JSON as forms.
     Raises CallerError, BodyTooLarge for too many parts, and as `limited_parsing` and `Share.take`.
