@@ -125,7 +125,7 @@ def sides(quad: Quad) -> tuple[float, float]:
 def crop(pixels: Pixels, quad: Quad, width: int, height: int) -> Pixels:
     """Cut the quad out of (H, W[, 3]) pixels and straighten it to `height` x `width` pixels."""
     length, across = sides(quad)
-    # A warp samples only four neighbours and could skip strokes, so much larger quads are averaged down after the warp.
+    # A warp reads only four pixels per output pixel and could skip strokes: warp large quads unshrunk, then average.
     is_large = across > 2 * height or length > 2 * width
     wide, high = (max(1, round(length)), max(1, round(across))) if is_large else (width, height)
     matrix = cv2.getPerspectiveTransform(quad, np.array([[0, 0], [wide, 0], [wide, high], [0, high]], np.float32))

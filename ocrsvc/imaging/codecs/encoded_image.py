@@ -20,7 +20,7 @@ FLAT_LEVELS = 48  # a page whose gray levels span fewer counts as one flat colou
 OPAQUE = 255
 BAND_PIXELS: Final = 1 << 18  # pixels converted per step, so that intermediate arrays do not grow with the page
 
-# EXIF orientations that mirror left to right, and the clockwise degrees by which each then turns.
+# EXIF orientations that mirror left to right. After that, orientations turn by the clockwise degrees in _TURNS.
 _MIRRORED: Final = frozenset({2, 4, 5, 7})
 _TURNS: Final = {3: 180, 4: 180, 6: 90, 7: 90, 5: 270, 8: 270}
 

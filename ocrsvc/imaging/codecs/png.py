@@ -54,7 +54,7 @@ class Png:
 
     @property
     def is_only_critical(self) -> bool:
-        """Whether the file has only critical chunks, and the end chunk."""
+        """Whether the file is complete (has an IEND chunk) and has only critical chunks."""
         return len(self.critical) == 1 and self.has_end
 
 

@@ -213,7 +213,7 @@ def _crash(subject: str) -> BrokenImage:
 
 
 def _error_of(answer: str, numbers: Sequence[float], max_pixels: int) -> OcrsvcError | None:
-    """Translate the child's error word; None for an unknown answer."""
+    """Convert an error answer of the child process to an exception; None for any other answer."""
     match answer, numbers:
         case "password", []:
             return EncryptedDocument("This PDF needs a password.", "Send it without one.")

@@ -28,7 +28,7 @@ def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None =
         points = points - middle
         a, b, c = _slope_plane(points[:count])
         if c:
-            # On a curve of slope a + b x + c y, y is exponential in x.
+            # Lines follow curves of slope a + b x + c y; replace each y by the y of its curve at x = 0.
             x, y = points[..., 0], points[..., 1]
             points[..., 1] = ((a + b * x + c * y + b / c) * np.exp(-c * x) - b / c - a) / c
         points = points + middle
