@@ -29,7 +29,7 @@ _LENGTHS: Final = {
 }
 _DOUBLED: Final = str.maketrans("0123456789", "0246813579")
 
-# Letters next to the digits mean a serial number, unless they are No or Card before it.
+# Digits beside letters are a serial number, unless these letters are No or Card, before the digits.
 _RUN: Final = re.compile(
     r"(?:(?<![0-9A-Za-z])|(?<=[Nn][Oo])|(?<=[Cc][Aa][Rr][Dd]))[0-9]+(?:[ \-\n]{1,2}[0-9]+)*(?![0-9A-Za-z])"
 )
