@@ -153,7 +153,7 @@ class VersionLoader:
             try:
                 threading.Thread(target=self._work, name="models", daemon=True).start()
             except RuntimeError:
-                # The next request, or the end of a lease, tries again to start the thread; until then requests wait.
+                # Requests wait until the next request, or the end of a lease, tries again to start the thread.
                 self._is_working = False
                 LOG.exception("No thread can be started to load or close models")
 
