@@ -80,7 +80,7 @@ class Reader(EngineLifecycle):
             return self._finish(self._begin(request, data))
 
     def masked_text(self, text: str, context: RequestContext) -> str:
-        """A client's text that needs no engine, masked as its request wants. Raises as `AnswerMasking.masked_text`."""
+        """Mask a text file's content as its request wants. Raises as `AnswerMasking.masked_text`."""
         return self._masking.masked_text(text, context.mask)
 
     @contextmanager
