@@ -20,7 +20,7 @@ class Damaged(Exception):
 
 
 def decompress(data: bytes | memoryview, window_bits: int, max_bytes: int, share: Share | None = None) -> bytes:
-    """Decompress zlib data (`window_bits` as in zlib) into memory of `share`. Raises TooLarge, Damaged, QueueFull."""
+    """Decompress zlib data (zlib's `window_bits`), taking memory from `share`. Raises TooLarge, Damaged, QueueFull."""
     decompressor, out, size = zlib.decompressobj(window_bits), BytesIO(), 0
     # Pass the input in slices, because zlib copies the part of its input that it has not consumed.
     rest, at, part = memoryview(data), 0, memoryview(b"")
