@@ -69,7 +69,7 @@ def put_request(
     attributes: Mapping[str, str | int],
     error: str,
 ) -> None:
-    """Close a request's ledger, and record the request if its trace is sampled."""
+    """End a request's record of stages (`ledger`); pass the request to the tracer if its trace is sampled."""
     ended_s = ledger.close()
     if context is not None and context.is_sampled:
         epoch_s = time.time() - time.monotonic()
