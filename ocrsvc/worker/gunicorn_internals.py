@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _LOG_INTERVAL_S: Final = 10.0
 _PAUSE_S: Final = 1.0
-# If two turns of the arbiter's main loop, normally a second apart, are further apart, no process could run.
+# If the arbiter's main loop pauses for more than this instead of a second, the other processes were frozen too.
 _STANDSTILL_S: Final = 2.0
 _SIGNAL_AGAIN_S: Final = 1.0
 # Never equal to an exit status; as an argument of exit it means BOOT_FAILED, because the kernel keeps 8 bits.
@@ -86,8 +86,8 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
     """The worker class: gunicorn's signals, hooks and WSGI around our event loop, request threads and watch.
 
     It uses only gthread's `handle_request`, which runs the application. gthread's own loop blocks up to 2 s for each
-    lingering close, gives threads to silent connections, and never moves kept connections to a less busy worker.
-    The controller sets table and slot before the fork, and boot.py the limits after it.
+    lingering close, gives threads to silent connections, and never moves idle connections to a less busy worker.
+    ReplacementController sets `worker_table` and `slot_number` before the fork, and boot.py sets `limits` after it.
     """
 
     worker_table: WorkerTable
@@ -322,7 +322,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
             return int(super().spawn_worker())
         except Exception as error:  # noqa: BLE001  the other workers keep serving
             if os.getpid() != self.pid:
-                # This is the forked worker, which could not log its error.
+                # This process is the forked worker, which could not log its error; it must not go on as an arbiter.
                 os._exit(BOOT_FAILED)
             os.umask(umask)
             self.controller.fork_refused(self, error)
@@ -337,7 +337,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
                 self.pidfile.write()
 
     def murder_workers(self) -> None:
-        """Once a second: reap workers, replace one, kill those without a heartbeat. Raises StopIteration to stop."""
+        """Once a second: reap ended workers, allow a replacement, kill hanging workers. Raises StopIteration to end."""
         now_s = time.monotonic()
         if now_s >= self._stop_at_s:
             raise StopIteration
