@@ -62,7 +62,7 @@ def path_of(address: str) -> Path | None:
 def add_key(store: KeyStore, entry: KeyEntry) -> str:
     """Add a key; returns its secret, which is stored nowhere.
 
-    The name of a revoked or expired key may be reused; its usage still counts.
+    The name of a revoked or expired key may be reused; pages read with the old key count for the new key's limits.
     """
     if not _NAME.fullmatch(entry.name):
         raise OperatorError(

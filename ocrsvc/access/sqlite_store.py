@@ -21,13 +21,13 @@ from ocrsvc.access.key_store import Hold, LimitName, LimitReached, Need, Usage
 from ocrsvc.errors import KeysUnavailable
 
 LIMIT_S: Final = 1.0
-"""Longest wait of a call for other calls."""
+"""Longest wait for a connection that another thread uses, and for a lock that another process holds."""
 
 _MAX_LOG_BYTES: Final = 8 << 20
 _OWNER_ONLY: Final = 0o600
 _SCHEMA_VERSION: Final = 1
 
-# The newest table: older files lack it.
+# Finds the newest table of the schema; a file without it gets the missing tables.
 _LAST_TABLE: Final = "SELECT 1 FROM sqlite_master WHERE name = 'series_total'"
 _RESERVE: Final = "INSERT INTO reserve VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SETTLE: Final = "INSERT INTO settle VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -88,7 +88,7 @@ class SqliteStore:
         run("DELETE FROM held WHERE worker NOT IN (SELECT worker FROM worker)")
         with suppress(FileNotFoundError):
             if Path(f"{self._path}-wal").stat().st_size > _MAX_LOG_BYTES:
-                # PASSIVE does most of the work without blocking writers; TRUNCATE blocks them for the short rest.
+                # PASSIVE copies most pages without blocking writers, so that TRUNCATE blocks them only briefly.
                 run("PRAGMA wal_checkpoint(PASSIVE)")
                 run("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -118,7 +118,7 @@ class _Connection:
     def run(self, statement: str, values: Any = ()) -> list[Any]:
         """Run one statement as a transaction; returns its rows.
 
-        Raises LimitReached if a trigger refuses it, and KeysUnavailable, also if the file is busy for a second.
+        Raises LimitReached if a trigger of the database refuses it, KeysUnavailable for SQLite's errors and timeouts.
         """
         if not self._lock.acquire(timeout=LIMIT_S):
             raise _unavailable(self._path, "it is busy")
