@@ -31,7 +31,7 @@ STATES: Final[dict[State, str]] = {"waiting": "notStarted", "running": "running"
 _RETRY: Final = {"Retry-After": "1"}
 # Azure's error codes by HTTP status; the member `innererror` has this service's code in Pascal case.
 _CODES: Final = {401: "401", 403: "403", 404: "NotFound", 409: "Conflict", 429: "429", 503: "ServiceUnavailable"}
-# All but `barcodes` are accepted without effect.
+# Values of the query parameter `features`; only `barcodes` has an effect.
 _Feature = Literal["ocrHighResolution", "languages", "styleFont", "barcodes"]
 _Listed = BeforeValidator(lambda text: [part.strip() for part in text.split(",") if part.strip()])
 
@@ -87,7 +87,7 @@ def make_azure_read(context: AdapterContext) -> Blueprint:
 
 
 class _Views:
-    """The views; their arguments are the variables in their paths."""
+    """The view functions of the routes."""
 
     def __init__(self, context: AdapterContext) -> None:
         self._context, self._documents = context, StoredDocuments(context, "azure_read")

@@ -59,8 +59,8 @@ class Inference:
 class OcrModel:
     """Presents the reader as models with tensors, for any thread; without a repository, as the one model `ocr`.
 
-    `store` has the metrics of all workers, `operations` is None without a repository. Methods raise NotReady before the
-    worker's models are opened.
+    `store` has the metrics of all workers, `operations` loads and unloads models of the repository. Methods raise
+    NotReady before the worker's models are opened.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class OcrModel:
             is_known = name == NAME and number in (None, SINGLE_MODEL.number) and label in (None, LABEL)
             return SINGLE_MODEL if is_known else None
         opened, repository_name = self.reader.worker_models, self.repository_name(name)
-        # `ocr` without version or label is the default model as the settings name it, with its version or label.
+        # `ocr` without version or label means OCRSVC_MODEL, which may name a version or label of the default model.
         is_default = name != repository_name and number is None and label is None
         wanted = opened.default if is_default else WantedModel(repository_name, number, label)
         version = opened.selector.serving(wanted)
