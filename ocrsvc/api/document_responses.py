@@ -89,7 +89,7 @@ class DocumentResponses:
                 write_zip(outputs, output, _limit_s(), check)
             size_bytes = output.tell()
             output.seek(0)
-            # Count the file's bytes here only until the response exists, which counts them from then on.
+            # Reserve memory for the file's bytes until the Response object exists, which reserves it itself.
             with request.share.holding(size_bytes):
                 data = output.read()
         return Response(data, content_type=outputs[0].media_type if len(outputs) == 1 else ZIP_TYPE)
@@ -127,13 +127,13 @@ def _failed_pages(files: Sequence[RequestFile]) -> str:
     else:
         numbers = [at for at, outcome in enumerate(outcomes, start=1) if isinstance(outcome, OcrsvcError)]
     ranges = format_ranges(numbers)
-    # To keep the response header short, replace all further ranges by one open range, which may include good pages.
+    # To keep the response header short, replace further ranges by one open range ("9-"), although it names good pages.
     rest = [f"{more.partition('-')[0]}-" for more in ranges[_MAX_RANGES : _MAX_RANGES + 1]]
     return ",".join([*ranges[:_MAX_RANGES], *rest])
 
 
 def _picture_bytes(files: Sequence[RequestFile]) -> int:
-    """Bytes needed to encode the largest image for a PDF: its pixels and the compressed copy."""
+    """Bytes for encoding the largest image of a PDF response: pixels and compressed copy. JPEG and PDF need none."""
     pages = [
         reading.page
         for file in files

@@ -77,7 +77,7 @@ def _description(*, wants_keys: bool, fetches_urls: bool) -> bytes:
 def make_operators(
     settings: Settings, reader: Reader, request_metrics: RequestMetrics, gate: AccessGate | None = None
 ) -> Blueprint:
-    """Make GET /metrics, /ops and /ops/…, if OCRSVC_OPS allows it; each worker reports on the whole service."""
+    """Make GET /metrics, /ops and /ops/…, if OCRSVC_OPS allows it; any worker can answer for the whole service."""
     operators, audit = Blueprint("operators", __name__), audit_log_of(settings)
     if settings.ops == "off":
         return operators
@@ -143,7 +143,7 @@ def _who() -> str:
 
 
 def count_denied(request_metrics: RequestMetrics) -> Mapping[str, int]:
-    """Count the images and request bodies on the crash denylist that are refused."""
+    """Number of images and of request bodies that the crash denylists refuse at present."""
     lists = {"image": request_metrics.image_denylist, "request": request_metrics.body_denylist}
     return {
         kind: 0 if known.is_empty() else sum(entry.is_refused for entry in known.entries())
