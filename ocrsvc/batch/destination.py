@@ -60,7 +60,7 @@ class HashedFile(io.FileIO):
 class Destination:
     """A local folder for output; file names are relative paths with slashes. Thread-safe. Methods raise OSError."""
 
-    # Shortest interval at which callers should call `note`.
+    # Callers should wait at least this many seconds between two calls of `note`.
     note_s = 0.0
 
     def __init__(self, folder: Path) -> None:

@@ -46,7 +46,7 @@ class Pace(NamedTuple):
 
 
 def count_sources(files: Iterable[SourceFile]) -> SourceCounts:
-    """Count files by kind, kinds with the most pages first, and draw a sample that is the same for the same sources."""
+    """Count files, pages and bytes by kind, most pages first; draw a sample, always the same for the same sources."""
     kinds: dict[str, tuple[int, int, int]] = {}
     sample, seen, chance = list[PageGroup](), 0, random.Random(1)  # noqa: S311  no secret
     for file in files:

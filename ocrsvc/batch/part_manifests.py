@@ -81,14 +81,17 @@ class PartWriter:
     root: str = ""
 
     def write(self, part: int, *, is_reopened: bool) -> Manifest:
-        """Write a complete part, then its manifest; returns the manifest that is stored at the end. Raises OSError."""
+        """Write a part's files and manifest; returns the manifest, even if another process wrote it. Raises OSError.
+
+        `is_reopened`: the part is in the output already, and is replaced.
+        """
         if is_reopened:
-            # Without a manifest the part counts as unfinished; a restart reads its results from the folder KEPT.
+            # Make the part unfinished: if this process dies now, the next one takes its results from the folder KEPT.
             self.destination.delete(_manifest_name(part))
         try:
             files = self.write_files(part, replace=is_reopened)
         except FileExistsError:
-            # Another process wrote these files; if it died before it wrote the manifest, they are written again.
+            # Another process wrote these files: use its manifest. If it died before writing one, write the files again.
             if part in finished_parts(self.destination):
                 return read_manifest(self.destination, part)
             files = self.write_files(part, replace=True)
@@ -109,7 +112,7 @@ class PartWriter:
         return manifest
 
     def write_files(self, part: int, *, replace: bool, folder: str = "") -> list[WrittenFile]:
-        """Write the output files of a part, with the results that it has so far, but no manifest. Raises as `write`."""
+        """Write a part's output files from the results that exist, and no manifest. Raises as `write`."""
         writers = open_writers(self.outputs, self.reader, folder, self.root)
         return [write(self.destination, part, self._results(part), replace=replace) for write in writers]
 

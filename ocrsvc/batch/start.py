@@ -85,7 +85,7 @@ def open_run(
 def _settle(
     request: BatchRequest, writer: PartWriter, begun: BegunPages, counts: RunCounts
 ) -> tuple[list[int], frozenset[int]]:
-    """Compare stored results with the output; returns the parts to write, and which of them replace existing ones."""
+    """Reuse results of earlier commands; returns the parts to write, and which of them replace files in the output."""
     destination, plan, work = writer.destination, writer.plan, writer.work
     own = range(request.shard, plan.parts, request.shards)
     todo, reopened = set(own), set()
@@ -120,7 +120,7 @@ def _settle(
 
 
 class ShardInUse(OperatorError):
-    """Another process works on this shard, or may still work on it."""
+    """Another process works on this shard, or one on another machine may still work on it."""
 
     code = "shard_in_use"
     title = "Another process works on this shard"
@@ -155,7 +155,7 @@ def shard_lock(destination: Destination, shard: str, *, take_over: bool) -> Iter
         if not destination.create(name, host.encode()):
             with suppress(FileNotFoundError):
                 owner = destination.read(name).decode(errors="replace")
-                # If the owner was a process of this machine, it has ended: the lock that it would hold is free.
+                # An owner on this machine has ended, because this process got its lock; one elsewhere may be running.
                 if owner != host and not take_over:
                     raise _in_use(destination, f"on {owner}, or was killed there")
             with destination.writing(name) as output:

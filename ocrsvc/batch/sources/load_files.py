@@ -19,16 +19,16 @@ from ocrsvc.imaging.document import may_have_pages, open_document
 FAILURE: Final = "failure"
 """`kind` of a file that could not be planned; its `place` is the reason."""
 LINKED: Final = "linked"
-"""`kind` of a separate file that a table names; its `place` is the table's address."""
+"""`kind` of a file whose path or URL is in a column of a table; its `place` is the path or URL of the table."""
 # Number of archives that stay open for later reads.
 MAX_OPEN: Final = 8
-# Limit of files kept in memory; a larger file is kept alone.
+# Largest total size of the files that stay in memory; a single file above it stays until the next one is loaded.
 KEPT_BYTES: Final = 64 * 1024 * 1024
 _LOCKS: Final = 64
 
 
 class SourceLoader:
-    """Loads files; thread-safe, and can be pickled. Keeps the last documents in memory, with `keeps_all` all files."""
+    """Loads files; thread-safe, can be pickled. Caches documents of several pages, with `keeps_all` other files too."""
 
     def __init__(self, max_bytes: int = MAX_FILE_BYTES, *, keeps_all: bool = False) -> None:
         self._max_bytes, self._keeps_all = max_bytes, keeps_all
