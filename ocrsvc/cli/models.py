@@ -105,7 +105,7 @@ def selector_of(control: ModelControl, settings: Settings) -> VersionSelector:
 def _list(settings: Settings, url: str | None, access: Access, *, as_json: bool) -> None:
     """List the models and their versions."""
     if url:
-        # A service does not report why a version is not served, because the reason may name paths.
+        # The reason is empty: a service does not send it, because it may contain paths.
         with access.client(url) as client:
             listed = [asdict(one) | {"state": one.state.lower(), "reason": ""} for one in client.models().models]
     else:
@@ -287,7 +287,7 @@ def _remove(settings: Settings, version: tuple[str, int], *, yes: bool, force: b
         print(f"Remove {folder}? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             return 1
-    # This removes the manifest first, so that a service never sees half a version.
+    # `remove_version` deletes the manifest first, so that a service never sees half a version.
     remove_version(folder)
     print(f"{name}/{number} is removed.")
     return 0
