@@ -30,7 +30,7 @@ def client_context(
 
 
 def context_of_own_service(service: Path, certificate: Path | None = None, key: Path | None = None) -> ssl.SSLContext:
-    """A client context that trusts only the certificate in file `service`, at any address. Raises OperatorError."""
+    """A client context that trusts only the certificate in file `service`, for any host. Raises OperatorError."""
     try:
         context = context_trusting(service.read_text(encoding="utf-8"))
         if certificate is not None:

@@ -44,7 +44,7 @@ _NAME_CHARS: Final = 200
 _NAME_IN_HEADER: Final = re.compile(r"filename\s*=\s*(?:\"([^\"]*)\"|([^\s;]+))", re.IGNORECASE)
 # zlib's window bits by content coding: some servers compress although the request accepts only identity.
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-# Bytes that may arrive for the response's headers, in addition to twice the body's limit (chunk sizes may double it).
+# Bytes that a connection may receive besides twice the body's limit: headers. The sizes of chunks may double a body.
 _HEAD_BYTES: Final = 1 << 20
 
 
