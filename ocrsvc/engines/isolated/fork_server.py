@@ -56,7 +56,7 @@ _GPU_EVERY_S: Final = 1.0
 
 @dataclass(slots=True)
 class _RunningChild:
-    """A running child: the worker's key for it, the socket end on which its exit is reported, and when to kill it."""
+    """A running child: its number at the worker, the socket on which to report its exit, and when to kill it."""
 
     key: int
     end: socket.socket
@@ -109,7 +109,7 @@ class ForkServer:
         elif len(fds) == _SPAWN_FDS:
             self._spawn(command["spawn"], *fds)
         else:
-            # The kernel dropped one of the two descriptors. Close the other, so that the worker sees its socket closed.
+            # The kernel dropped a descriptor, so no child can start. Close the rest: the worker sees its socket closed.
             for fd in fds:
                 os.close(fd)
         return True
@@ -173,7 +173,7 @@ class _GpuMemory:
 
     def __init__(self, settings: Settings) -> None:
         log = logging.getLogger("ocrsvc.isolation.gpu")
-        # No logs here: the worker reads the same GPU through NVML and logs any errors.
+        # Do not log NVML's errors in each child: the worker reads NVML too, and logs them.
         log.disabled = True
         on_cpu = "cpu" in (settings.device, settings.provider)
         self._reader = None if on_cpu else open_gpu_memory_reader(log, Siblings())

@@ -129,7 +129,7 @@ def assign_lines(page: Page, found: Sequence[FoundRegion]) -> tuple[Region, ...]
 
 
 def _grouped(frames: Frames, found: Sequence[FoundRegion]) -> list[Group]:
-    """The regions in order, each with its lines; regions without lines are inserted by their position on the page."""
+    """The regions in reading order, each with its lines; text regions are added around lines outside all regions."""
     lines_of: dict[tuple[int, int], list[int]] = {}
     owners, run = _owners(frames, found), 0
     for number, owner in enumerate(owners):

@@ -105,7 +105,7 @@ class PageHandle:
         return replace(page, times=replace(page.times, began_s=began_s))
 
     def open_in_memory(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
-        """Open a page reader that prepares pixels on the CPU and stores the detector's text masks in `last_mask`."""
+        """Open a page reader that prepares pixels on the CPU; it stores the detector's mask of text in `last_mask`."""
         thresholds = self.detector.thresholds
 
         def detect(pixels: Pixels) -> ProbabilityMap:
@@ -223,7 +223,7 @@ def _scripts(
     line_runners: Sequence[LineRunner],
     quick: Recognizer | None = None,
 ) -> list[Script[Recognizer]]:
-    """The recognizers with their line runners; `quick` reads before the first one. Raises BadModel (dictionary)."""
+    """Make the recognizers; with `quick`, the first one reads only lines that `quick` is unsure of. Raises BadModel."""
     scripts: list[Script[Recognizer]] = []
     for (name, part), line_runner in zip(parts.recognition.items(), line_runners, strict=True):
         described = part.described
@@ -261,7 +261,7 @@ def _open_recognition(
 def _make_quick_recognizer(
     opened: Mapping[str, ModelRunner], shared_threads: SharedThreads, batch: Limits
 ) -> Recognizer | None:
-    """The tiny recognizer, if it reads before the first one."""
+    """Make the tiny recognizer that reads lines before the first recognizer; None if the first reads all lines."""
     first = next(iter(opened.values()))
     if not isinstance(first, TinyFirst):
         return None

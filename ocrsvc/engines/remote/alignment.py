@@ -50,13 +50,13 @@ def _places(text: str, other: str) -> _Places:
 
 
 def _parts(lines: Sequence[Line], places: _Places, remote: str) -> list[tuple[int, int] | None]:
-    """The part of the remote text for each line; None for a line that is too different from it."""
+    """For each local line the matching part of the remote text; None if no part is similar enough."""
     begins = list(accumulate((len(line.text) + 1 for line in lines), initial=0))
     equal = [
         [at for at in range(begin, begin + len(line.text)) if places[at][1] == "equal"]
         for begin, line in zip(begins, lines, strict=False)
     ]
-    # A line ends before the first character of the next one.
+    # A line's part ends at the latest before the first remote character that matches the next line.
     limits, limit = list[int](), len(remote)
     for found in reversed(equal):
         limits.append(limit)
@@ -73,9 +73,9 @@ def _parts(lines: Sequence[Line], places: _Places, remote: str) -> list[tuple[in
 def _part(
     line: Line, begin: int, equal: Sequence[int], places: _Places, remote: str, least: int, most: int
 ) -> tuple[int, int] | None:
-    """The part of the remote text, within [least, most), for `line`, whose index in the local text is `begin`."""
+    """Begin and end of `line` in the remote text, within [least, most); `begin` is its offset in the local text."""
     first, last = places[equal[0]][0], places[equal[-1]][0]
-    # Take the whole remote line if no other local line has a part of it: the local engine may have missed words.
+    # If no other local line matches this remote line, take all of it: the local engine may have missed some words.
     whole = remote.rfind("\n", 0, first) + 1, remote.index("\n", last)
     if least <= whole[0] and whole[1] <= most and _is_similar(line, equal, whole):
         return whole

@@ -21,7 +21,7 @@ MAX_FREE_PINNED_BLOCKS: Final = 16
 
 
 class ArrayBackend:
-    """An array module and its memory; this one is numpy. Thread-safe."""
+    """The array library of the GPU code, and memory transfers; this class uses numpy on the CPU. Thread-safe."""
 
     xp: Any = np
     name = "numpy"

@@ -99,7 +99,10 @@ def _remove_cast_pairs(graph: onnx.GraphProto) -> None:
 
 
 def quantize(proto: onnx.ModelProto, min_channels: int = MIN_CHANNELS) -> int:
-    """Make a one-line model's large products int8, in place; returns their number. Needs opset 11, no Identity node."""
+    """Convert large matrix products and convolutions to int8, in place; returns their number.
+
+    The model must read one line per run, use opset 11 and have no Identity nodes.
+    """
     del proto.graph.value_info[:]
     rewriter = _Int8Rewriter(proto, min_channels)
     rewriter.run()
@@ -135,7 +138,7 @@ class _Int8Rewriter:
         self.count = 0
 
     def run(self) -> None:
-        """Rewrite all nodes."""
+        """Replace the model's nodes by int8 nodes where possible."""
         fused: set[int] = set()
         for node in self._proto.graph.node:
             if id(node) in fused:
@@ -205,7 +208,7 @@ class _Int8Rewriter:
         self.count += 1
 
     def _stays_last(self, node: onnx.NodeProto) -> bool:
-        """Whether an elementwise node stays in channels-last layout: its input has it, or an int8 product reads it."""
+        """Whether to run an elementwise node with channels last: its input is so, or an int8 product reads it."""
         constants = [self._constants[name] for name in node.input if name in self._constants]
         if node.op_type not in _BY_ELEMENT or any(constant.size != 1 for constant in constants):
             return False

@@ -29,7 +29,7 @@ _CHECK_S: Final = 0.25
 OPENVINO_ARENA_VALUES: Final = 3 * 1536 * 1280  # largest input kept under OpenVINO: most second passes
 WIDE_ARENA_VALUES: Final = 1  # keep no memory in the session with many threads
 SIDES_PX: Final = (160, 320, 480, 640, 800, 960, 1280, 1600, 2048)  # sides of a padded page on a GPU
-# Sides longer than SIDES_PX, which only strips have, are padded to multiples of this.
+# Sides longer than the last of SIDES_PX (only very long or wide images have them) are padded to multiples of this.
 _STRIP_STEP_PX: Final = 1024
 
 # TensorRT's optimization profiles: input shapes of first and of second passes. CUDA runs all other shapes.
@@ -140,7 +140,7 @@ def open_detector(
         config = replace(config, threads=threads, sessions=1, arena_values=OPENVINO_ARENA_VALUES)
         narrow = open_model(part, config, cache)
         return Detector(narrow, shared_threads=shared_threads, one_at_a_time=True, thresholds=thresholds)
-    # Only strips free their memory after a run: cudaFree waits for the whole GPU, and second passes are common.
+    # Keep the GPU memory of inputs up to FINE_PX x FINE_PX (second passes): freeing it would stall the whole GPU.
     gpu = replace(config.gpu, arena_values=3 * FINE_PX * FINE_PX, profiles=PROFILES)
     narrow = open_model(part, replace(config, arena_values=ARENA_VALUES, gpu=gpu), cache)
     if narrow.device != "cpu":

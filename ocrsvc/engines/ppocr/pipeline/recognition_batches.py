@@ -27,8 +27,8 @@ R = TypeVar("R")
 _CHECK_S: Final = 0.25  # interval of calls of `check` while a page waits for a batch
 # Widths to which lines are padded in batches. There are few, because a GPU searches for kernels at every new shape.
 BUCKETS_PX: Final = (96, 160, 240, 320, 480, 640, 960, 1440, 2160, 3200)
-# Narrowest and widest bucket of each TensorRT engine. An engine's memory is the number of lines of its narrowest bucket
-# times the width of its widest: here twice a batch's pixels; a single engine would need twenty times as many.
+# Narrowest and widest bucket of each TensorRT engine. An engine allocates memory for the batch size of its narrowest
+# bucket at the width of its widest: here twice the pixels of a batch, with one engine for all buckets 20 times.
 PROFILES_PX: Final = ((96, 320), (480, 960), (1440, 3200))
 # Output names of graph/rewrite.py, which cannot be imported here because it needs the package onnx.
 OUTPUTS: Final = ("best", "sure")
@@ -154,7 +154,7 @@ class BatchRunner:
             # Decode in the page's thread, so that the batch thread can start the next batch.
             return [decode(_result_of(future, check)) for future in futures]
         finally:
-            # After a failure, cancel the lines that still wait; finished ones are not affected.
+            # If one line failed, the page fails: cancel its waiting lines. For finished lines this does nothing.
             for future in futures:
                 future.cancel()
 

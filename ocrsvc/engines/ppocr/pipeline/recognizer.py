@@ -89,7 +89,7 @@ class BeamRecognizer(Recognizer):
         return [self._choose(*line, labels) for line, labels in zip(lines, found, strict=True)]
 
     def _prepare(self, line: RecognizerOutput) -> tuple[Path, Ints, Steps, NDArray[np.float64]]:
-        """The best path, its labels, the pruned steps, and the log of each step's softmax denominator."""
+        """One line's data for `_choose`: best path, its labels, pruned steps, logarithms of softmax denominators."""
         assert line.logits is not None, "the logits were requested"
         path = self._best_path(line)
         steps = prune(line.logits[None])
@@ -107,7 +107,7 @@ class BeamRecognizer(Recognizer):
         places = align(labels, scores, steps.blank[0])
         steps_of = [np.flatnonzero(places == place) for place in range(len(labels))]
         first, last = (np.array([label_steps[end] for label_steps in steps_of]) for end in (0, -1))
-        # Scores and softmax denominators are both relative to the greatest logit of their step.
+        # Logits (`scores`) and logarithms of softmax denominators (`norm`), both minus their step's greatest logit.
         probabilities = np.exp(scores[first, np.arange(len(labels))] - norm[first])
         characters = [self._characters[label] for label in labels]
         return Path(characters, first, last, len(places), float(probabilities.mean()), probabilities)
