@@ -19,7 +19,7 @@ _LEVELS: Final = ((1.8, 1), (1.45, 2), (1.22, 3))
 _HARDLY_LARGER: Final = 3  # headings of this level or deeper may be paragraph lines with boxes larger by chance
 _SECTION: Final = re.compile(r"§?\s?(\d{1,2}(?:\.\d{1,2}){1,4})\.?\s+[^\W\d_]{2}")
 _OF_SECTION: Final = ((3, 0.85), (2, 1.05))
-"""Least number of parts in a section's number ("2.1" has two), and the smallest relative size of its letters."""
+"""A numbered line is a heading with at least these parts in its number ("2.1" has two) and this size of letters."""
 _OTHER_SIZE: Final = 1.3
 _ALIKE: Final = 1.1  # neighbouring heading lines are one heading, whatever their levels, below this ratio of sizes
 _HEADING_LINES: Final = 3
@@ -113,7 +113,7 @@ class _Column:
 def blocks_of(page: Page, body: BodySize | None = None) -> list[Block]:
     """The blocks of a page in reading order; `body` is the size of the document's running text, by default the page's.
 
-    Leaves out headers and footers that regions mark. A table takes the place of its first line.
+    Leaves out lines in regions of headers and footers. A table stands where its first line would stand.
     """
     body = body or BodySize().add(page)
     tables = _tables_by_line(page.tables)
@@ -223,7 +223,7 @@ def _column_of(lines: Sequence[_Placed]) -> _Column:
         (other.bottom - one.bottom) / max(1.0, one.size) for one, other in pairwise(lines) if _is_of_size(one, other)
     )
     middle = sorted(lines, key=lambda line: line.size)[len(lines) // 2]
-    # If the middle line has no height (damaged document), no line is of similar size: use all lines.
+    # If the line of median size has no height (damaged document), no line is of similar size: use all lines.
     usual = [line for line in lines if _is_of_size(line, middle)] or lines
     lefts, rights = sorted(line.left for line in usual), sorted(line.right for line in usual)
     pitch = pitches[len(pitches) // 3] if pitches else _USUAL_PITCH
@@ -285,7 +285,7 @@ def _is_indented(before: _Placed, line: _Placed, column: _Column, block: Block) 
 
 
 def _is_short(before: _Placed, line: _Placed, column: _Column) -> bool:
-    """Whether the line before ends early: the first word of `line` would have fitted there."""
+    """Whether the line `before` ends early: the first word of `line` would have fitted behind it."""
     free = column.right - before.right
     letter = (line.right - line.left) / max(1, len(line.text))
     word = line.text if _CJK.match(line.text) is None else line.text[:2]

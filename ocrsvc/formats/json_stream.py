@@ -24,7 +24,7 @@ def write_list(values: Iterable[object], output: Output) -> None:
 
 
 class JsonText:
-    """An Output that writes UTF-8 text as one JSON string; pieces must not divide a character."""
+    """An Output that writes UTF-8 text as one JSON string; every piece must end with a complete character."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
