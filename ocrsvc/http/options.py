@@ -83,7 +83,7 @@ def _parse_share(text: str) -> float:
 
 
 def parse_words(text: str) -> Words:
-    """The option `words`. Raises ValueError, and BadOption if the segmenter is not installed."""
+    """Parse the option `words`. Raises ValueError, and BadOption if "segmented" lacks the package jieba."""
     if text.lower() != "segmented":
         return parse_flag(text)
     if find_spec("jieba") is None:
@@ -95,7 +95,7 @@ def parse_words(text: str) -> Words:
 
 
 def parse_formats(text: str) -> tuple[str, ...]:
-    """The option `format`: one or more formats in the order sent, without duplicates. Raises ValueError."""
+    """Parse the option `format`: one or more formats in the order sent, without duplicates. Raises ValueError."""
     if text.strip().lower() in STREAM_FORMS:
         return (text.strip().lower(),)
     names = [FORMAT_ALIASES.get(name.strip(), name.strip()) for name in text.lower().split(",")]

@@ -31,7 +31,7 @@ ARRIVING_SHARE: Final = 0.6
 LARGE_BYTES: Final = 1 << 20
 # Longest line with a chunk size or a trailer.
 MAX_LINE_BYTES: Final = 4096
-# A body with more chunks than this needs a minimum mean chunk size, because each chunk costs as much as a kilobyte.
+# A body with more chunks than this needs a minimum mean chunk size: each chunk takes as long to decode as a kilobyte.
 FREE_CHUNKS: Final = 4096
 MIN_CHUNK_BYTES: Final = 64
 _MAX_TRAILER_LINES: Final = 100
@@ -70,7 +70,7 @@ class Chunks:
         # Whether the last chunk and its trailers have been received.
         self.done = False
         self._line = bytearray()
-        # Parses the next line, which begins after the `_left_bytes` of chunk data that are still to come.
+        # Parses the next line: a chunk's size, the end of its data, or a trailer.
         self._on_line: Callable[[bytes, int], None] = self._on_size
         self._left_bytes = self._chunks = self._trailers = 0
 
@@ -144,7 +144,7 @@ class ReceivedBody:
         end_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`request` is gunicorn's request, not kept alive if the body fails. `length` is None for a chunked body."""
+        """`request` is gunicorn's; its connection is closed if the body fails. `length` is None for a chunked body."""
         self.share = share
         self.began_s = clock()
         self.error: OcrsvcError | None = None
@@ -191,7 +191,7 @@ class ReceivedBody:
                 self.share.give_back(len(data) - (self._size_bytes - before_bytes))
             if self._size_bytes > self._max_bytes:
                 raise too_large(self._length, self._max_bytes)
-            # Count the received bytes of the next request, which are kept until this request is answered.
+            # `rest` begins the next request: reserve memory for it, as it waits until this request is answered.
             self.share.take(len(rest))
         except OcrsvcError as error:
             self.fail(error)
@@ -215,7 +215,7 @@ class ReceivedBody:
             self.fail(_too_late(f"nothing came for {STALL_S:g} seconds, or less than {rate} bytes a second"))
 
     def fail(self, error: OcrsvcError) -> None:
-        """Drop the body, and close the connection after the response, because the next request's start is unknown."""
+        """Drop the body, and close the connection after the response, as unread body bytes may still arrive on it."""
         self.error = self.error or error
         self._request.force_close()
         self.discard()
@@ -226,7 +226,7 @@ class ReceivedBody:
         self._data, self._size_bytes = io.BytesIO(), 0
 
     def take(self) -> bytes:
-        """The complete body, at the first call only; `share` still counts it. Raises the body's error."""
+        """Return the complete body, only once; its memory stays counted in `share`. Raises the body's error."""
         if self.error is not None:
             raise self.error
         body = self._data.getvalue()
@@ -247,7 +247,7 @@ class ReceivedBody:
             poll.register(self._sock, _GONE)
             return bool(poll.poll(0))
         except (OSError, ValueError):
-            # The socket cannot be polled, because another thread of the server has closed it.
+            # poll() fails because another thread of the server has closed the socket.
             return True
 
 
