@@ -44,7 +44,7 @@ UNSUPPORTED_FORMATS: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"(?is)\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)?(?:<!DOCTYPE svg|<svg)"), "an SVG"),
     (re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE), "an HTML page"),
     (re.compile(rb"\s*[\[{]"), "JSON"),
-    # ASCII or UTF-8; the tested excerpt may end inside a character.
+    # Text in ASCII or UTF-8; the tested first bytes of the file may end inside a character.
     (
         re.compile(
             rb"(?:[\t\r\n\x20-\x7e]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3})+"
@@ -59,7 +59,7 @@ _TINY_BYTES = 32  # an upload below this size is often a file name, sent instead
 
 @dataclass(frozen=True, slots=True)
 class PixelLimits:
-    """Largest image that a header may declare; `by_format` maps lower-case format names to lower pixel limits."""
+    """Largest image that a header may declare; `by_format` has smaller limits of pixels by lower-case format name."""
 
     max_pixels: int
     by_format: Mapping[str, int] = field(default_factory=dict)

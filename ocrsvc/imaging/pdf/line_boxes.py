@@ -85,7 +85,7 @@ def _axes(turns: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _quads(spans: Numbers, turns: Numbers) -> Quads:
-    """Turn spans back onto the page: (N, 4, 2) corners; `turns` are their lines' clockwise degrees."""
+    """Convert spans along their lines to corners on the page, (N, 4, 2); `turns` are the lines' clockwise degrees."""
     across, down = _axes(turns)
     corners = spans[:, _CORNERS].reshape(-1, 4, 2)
     points = corners[..., :1] * across[:, None] + corners[..., 1:] * down[:, None]

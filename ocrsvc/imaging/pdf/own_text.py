@@ -35,7 +35,7 @@ MIN_DIFFERENT: Final = 16  # a font with fewer different letters (a formula font
 MAX_BITS: Final = 4.95  # cross-entropy in bits per letter: usually 4.1 to 4.7; 4.9 to 5.8 if the map permutes letters
 MIN_SYMBOLS, MAX_SYMBOLS = 60, 0.6  # in a font of at least 60 characters, a larger share of symbols is implausible
 
-# Frequencies of A to Z: mean of English, German, French, Spanish, Italian, Portuguese, Polish, without accents.
+# Relative frequencies of the letters A to Z without accents: mean of seven European languages.
 _COUNTS: Final = [90, 14, 38, 42, 140, 12, 17, 22, 75, 5, 8, 46, 28, 70, 72, 28, 6, 66, 67, 64, 36, 14, 9, 3, 10, 8]
 _BITS: Final = -np.log2(np.array(_COUNTS) / sum(_COUNTS))
 

@@ -97,7 +97,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     usual = median(np.append(stripes[below], 0.0).clip(0))
     above = (lines.top[here[0]] - lines.bottom[ordered[first - 1]]) / size if first else HEADER - STRIPE
     larger = lines.height[here[:begin]] > HEADING * size
-    # Cut off rows above a column if more space is below them than above, or, for headings, more than the usual space.
+    # Leave out top rows with more space below than above them; below headings, more than the usual space is enough.
     ends = np.flatnonzero(stripes[:begin] > np.where(larger, usual, max(above, usual)) + STRIPE)
     start = first + int(ends[-1]) + 1 if len(ends) else first
     if end == len(here) or is_right[:end].all():
@@ -106,14 +106,14 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     known = np.abs(lefts[end:, None] - lefts[begin:end][is_right[begin:end]]).min(axis=1) <= ALIGNED * size
     other = np.flatnonzero(is_right[end:] & ~known & (lines.top[here[end:]] > lines.middle[here[end - 1]]))
     if len(other):
-        # Where columns of other widths follow, end this gutter at the tallest blank space above them and their heading.
+        # If columns with another left edge follow, end this gutter at the tallest blank space before them.
         white = tail[: other[0] + 1]
         wide = np.flatnonzero(white > max(usual, white.max() - 2 * STRIPE) + STRIPE)
         return start, first + end + int(wide[0]) if len(wide) else last
     apart = _are_headings(lines, here[end:], here[:end][~is_right[:end]]) & (tail > usual + STRIPE)
     if last < len(ordered):
         below = (lines.top[ordered[last]] - lines.bottom[here[-1]]) / size
-        # Blank space no taller than the paragraph gaps on the left does not end the gutter.
+        # The gutter ends only at a blank space taller than the gaps between paragraphs of the left column.
         recurring = np.sort(np.append(stripes_of(lines, here[:end][~is_right[:end]])[1], [0.0, 0.0]))[-2]
         apart |= tail > max(usual, min(HEADER, max(below, recurring))) + STRIPE
     ends = np.flatnonzero(apart)
@@ -121,7 +121,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
 
 
 def _are_headings(lines: TextLines, here: Indices, text: Indices) -> Flags:
-    """Whether each line `here` is a heading: of the last HEADING_ROWS lines, and in larger type than `text`."""
+    """Which lines `here` are headings: only the last lines, at most HEADING_ROWS, if in larger type than `text`."""
     # Boxes around only a few characters come out too high, so the characters must also be wider.
     larger = lines.height[here] > HEADING * median(lines.height[text])
     larger &= lines.character[here] > HEADING * median(lines.character[text])
@@ -135,7 +135,7 @@ def _height(lines: TextLines, here: Indices) -> int:
 
 
 def _places(lefts: Numbers, rights: Numbers) -> Numbers:
-    """Candidate x of gutters: right edges of lines next to a left edge, first those that the fewest lines cross."""
+    """Candidate x of gutters: right edges followed by another line's left edge; those that fewest lines cross first."""
     edges = np.concatenate([rights, lefts])
     order = np.argsort(edges, kind="stable")
     is_left = order >= len(rights)
@@ -145,7 +145,10 @@ def _places(lefts: Numbers, rights: Numbers) -> Numbers:
 
 
 def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int, int]]:
-    """(first, last, x index) of the longest runs of lines that do not cross an x; one x per left-right division."""
+    """The tallest runs of lines that do not cross an x, as (first, last, index of x).
+
+    Of several x with the same lines to the left and right, only one is returned.
+    """
     across = np.pad(~(before | behind), ((0, 0), (1, 1)), constant_values=True)
     place, at = np.nonzero(across)
     same = place[1:] == place[:-1]
@@ -166,7 +169,7 @@ def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
     left, right = rows_of(lines, gutter.left), rows_of(lines, gutter.right)
     facing = _facing(left, right)
     level, crooked = _levels(lines, *facing)
-    # Words in cells of a table may fill their columns by chance, so if all rows are level, require more wrapped lines.
+    # If all rows are level, they may be a table whose cells are full by chance: require more wrapped lines.
     if flow(lines, *facing, least=WRAPPED if crooked else HALF):
         return True
     words = all(_is_words(lines, side) for side in facing)
@@ -254,7 +257,7 @@ def flow(lines: TextLines, left: Indices, right: Indices, least: float = WRAPPED
 
 
 def _paragraphs(lines: TextLines, column: Indices, least: float) -> Indices:
-    """The first lines of a column's paragraphs, from the top; none if fewer than `least` of its lines continue."""
+    """The first lines of a column's paragraphs, from the top; none unless a share of `least` of the lines wraps."""
     size = median(lines.height[column])
     if len(column) < FEW_ROWS or max(lines.is_number[column].mean(), lines.is_label[column].mean()) > LABELS:
         return column[:0]
@@ -289,7 +292,7 @@ def _regularity(counts: list[int]) -> float:
 
 
 def _are_tables(lines: TextLines, left: list[list[int]], right: list[list[int]]) -> bool:
-    """Whether both sides of a gutter are tables: with the same kinds of columns in order, or if the gutter is wide."""
+    """Whether both sides of a gutter are tables with the same kinds of columns; one kind alone needs a wide gutter."""
     kinds = [_kinds(lines, side) for side in (left, right)]
     if min(_regularity([len(row) for row in side]) for side in (left, right)) < HALF:
         return False

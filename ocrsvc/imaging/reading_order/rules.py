@@ -47,7 +47,7 @@ def _gray(pixels: Pixels) -> Pixels:
 
 
 def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: float) -> NDArray[np.float32]:
-    """Both ends (N, 2, 2) of vertical rules of at least `least` line heights; `gray` has every `step`-th pixel row."""
+    """Both ends (N, 2, 2) of vertical rules of `least` line heights or more; `gray` has every `step`-th pixel row."""
     reach = max(MIN_THICK_PX, round(THICKEST * line_height))
     none = np.empty((0, 2, 2), np.float32)
     if gray.shape[1] <= 2 * reach or gray.shape[0] < 2:

@@ -43,7 +43,7 @@ class TextLines:
 
 
 def as_text_lines(frames: NDArray[np.floating], texts: Sequence[str] | None, rules: Numbers) -> TextLines:
-    """Make lines from frames (N, 4): left, top, right, bottom; without texts, short lines count as numbers."""
+    """Make lines from frames (N, 4): left, top, right, bottom; if texts are unknown, short lines count as numbers."""
     left, top, right, bottom = frames.astype(np.float64).T
     height, width = bottom - top, right - left
     known_texts = texts or [""] * len(frames)
@@ -154,7 +154,7 @@ def side_by_side(lines: TextLines, group: Indices, gap: float = CELL_GAP) -> lis
 
 
 def goes_on(lines: TextLines, one: Indices, other: Indices, end: float) -> Flags:
-    """Whether each line of `one` continues in that of `other`, whose first word would not have fitted before `end`."""
+    """Whether each line of `one` wraps into that of `other`: the next word does not fit before the right edge `end`."""
     slack = FULL * lines.height[one]
     full = lines.right[one] + lines.first_word[other] >= end - slack
     return full & (lines.right[other] <= end + slack)

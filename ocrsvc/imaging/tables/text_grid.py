@@ -74,7 +74,7 @@ class TextBlock:
         return [(top, bottom) for _, top, _, bottom in map(self.frame, rows)]
 
     def reached(self, columns: Sequence[Interval], line: int) -> range:
-        """The columns that a line overlaps."""
+        """Indices of the columns that the line with index `line` overlaps."""
         return reached_columns(columns, self.frames[line][0], self.frames[line][2])
 
 
@@ -95,7 +95,7 @@ def rows_of(frames: Sequence[Frame], lines: Sequence[int]) -> list[list[int]]:
 
 
 def columns_of(block: TextBlock, rows: Rows) -> list[Interval]:
-    """Left and right of each column common to the rows; text that few rows have in a gutter is a column of its own."""
+    """Left and right of each column that most rows share; text of few rows between two columns forms another column."""
     spans = sorted((block.frames[line][0], block.frames[line][2]) for row in rows for line in row)
     least = MIN_GUTTER * block.line_height
     columns = _merged(_covered(spans, int(CROSSED * len(rows))), least)
@@ -142,7 +142,7 @@ def spans_of_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> 
     spans = []
     for number, row in enumerate(rows):
         owners = list(range(len(columns)))
-        # From left to right, so that pieces that span overlapping columns join all these columns.
+        # Sort from left to right: a piece over columns 1 and 2, then one over 2 and 3, must join all three.
         for line in sorted(row, key=lambda line: tuple(block.frames[line])):
             reached = block.reached(columns, line)
             for column in reached[1:]:
@@ -152,7 +152,7 @@ def spans_of_rows(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> 
 
 
 def in_columns(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> list[list[int]]:
-    """The pieces in each column, without pieces that overlap several columns."""
+    """Indices of the text pieces in each column, without pieces that overlap several columns."""
     by_column: list[list[int]] = [[] for _ in columns]
     for line in (line for row in rows for line in row):
         reached = block.reached(columns, line)
@@ -163,7 +163,7 @@ def in_columns(block: TextBlock, rows: Rows, columns: Sequence[Interval]) -> lis
 
 def is_running_text(block: TextBlock, lines: Sequence[int], column: Interval) -> bool:
     """Whether the lines form a paragraph: long lines that mostly fill their column."""
-    # Rejoin the pieces of a line, which have the same top and bottom.
+    # Rejoin the pieces into which a line was split at gaps: they have the same top and bottom.
     extents: dict[tuple[float, float], Interval] = {}
     for left, top, right, bottom in (block.frames[line] for line in lines):
         before = extents.get((top, bottom), (left, right))
