@@ -35,7 +35,7 @@ _FIRST_PAUSE_S: Final = 5.0
 _MAX_PAUSE_S: Final = 3600.0
 # Largest random addition to a pause, as a fraction, so that messages that failed together are spread.
 _JITTER: Final = 0.2
-# Number of messages about expired jobs that are kept, and for how long.
+# Largest number of waiting messages about expired jobs, and how long each is kept.
 _MAX_EXPIRED: Final = 1000
 _EXPIRED_S: Final = 86_400.0
 # State in messages about jobs that were removed, but not by their owner.
@@ -134,7 +134,7 @@ def _body_of(job: Job, state: str) -> bytes:
 
 
 class _Due(NamedTuple):
-    """A callback that this process sends now; `expired` is the message about a removed job."""
+    """A callback that this process sends now; `expired` is its body if the job has expired, else None."""
 
     job_id: str
     key: str | None
@@ -174,7 +174,7 @@ class CallbackSender:
             return False
         except Exception as error:  # noqa: BLE001  counts as a failed try
             if not (due.expired or self._job(due).is_there()):
-                # The job was removed meanwhile; a message about its expiry is sent next.
+                # The job was removed while its message was sent: count no try, as the next message reports the expiry.
                 return True
             if not isinstance(error, OcrsvcError):
                 LOGGER.error("the callback of job %s cannot be sent", due.job_id, exc_info=loggable_error(error))

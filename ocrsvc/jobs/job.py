@@ -33,12 +33,12 @@ from ocrsvc.jobs.job_database import JobDatabase
 from ocrsvc.results import ignore
 
 State = Literal["waiting", "running", "success", "failure"]
-# The native API's names of the states, and the path of its jobs.
+# Job states as clients of the native API see them.
 STATES: Final[dict[State, str]] = {"waiting": "waiting", "running": "running", "success": "done", "failure": "failed"}
 PATH: Final = "/v1/jobs"
 BEGUN, DONE, ENGINE, RECORD, SECRET = "begun.json", "done.json", "engine.json", "job.json", "secret"
 LINES, INDEX = "pages.jsonl", "pages.index"
-# Twice the offset of the line's end, plus 1 for a page that could not be read.
+# Index entry of a page: twice the offset at which its line in LINES ends, plus 1 if the page could not be read.
 _ENTRY: Final = Struct("<Q")
 _MAX_FAILED: Final = 100
 
@@ -178,7 +178,7 @@ class Job:
             index.write(_ENTRY.pack(entry))
 
     def reported(self) -> int:
-        """The number of pages that any worker has returned to callers that request only new pages."""
+        """The number of pages already returned to a client that polls for new pages; all workers share it."""
         rows = self.database.rows("SELECT reported FROM job WHERE id = ?", self.id)
         return rows[0][0] if rows else 0
 
