@@ -70,8 +70,8 @@ class ModelControl:
     """This process's view of the models in a repository. Thread-safe.
 
     Without a repository, `store` raises OperatorError. Versions in `loaded_versions` keep serving after their removal
-    from disk, until another version replaces them. With `ignores_bad_policies`, an invalid file of policies that was
-    never valid counts as empty: the service has checked the file at its start.
+    from disk, until another version replaces them. With `ignores_bad_policies` (in workers, since the service checks
+    the policy file at its start), a policy file that this process has never seen valid counts as empty.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ModelControl:
         self._scan_lock, self._lock = Lock(), Lock()
         self._last_error, self._last_read = "", store.read().last_policies if store is not None else None
         self._policies = self._read_policies()
-        # The state file's generation at the last repository scan (`_generation`), and at the last read (`_followed`).
+        # Generations of the state file: `_generation` at the last repository scan, `_followed` at the last read.
         self._generation, state = self._read_state()
         self._followed = self._generation
         self._catalogue = make_catalogue(repository.scan(), self._policies, state)
@@ -104,7 +104,7 @@ class ModelControl:
         return self._store
 
     def catalogue(self) -> Catalogue:
-        """The repository as last scanned, without waiting, and the state at most CHECK_S old."""
+        """The models as of the last scan of the repository, with labels and loads as of at most CHECK_S ago."""
         now_s = self._clock()
         if self._store is None or now_s - self._checked_s < CHECK_S:
             return self._catalogue
@@ -210,7 +210,7 @@ class ModelControl:
         self.rescan()
 
     def _checked(self, name: str, number: int | None) -> str:
-        """The name of a model or version in the state file. Raises UnknownModel if it is not on disk."""
+        """A model's or version's name as the state file stores it. Raises UnknownModel if it is not on disk."""
         scan = self.rescan().scan
         if number is None and scan.numbers(name):
             return name
@@ -221,7 +221,7 @@ class ModelControl:
         raise UnknownModel(f"There is no model {label} in the repository.", damage)
 
     def _read_policies(self) -> Policies:
-        """The file's policies, or its last valid policies if it is invalid. Raises SettingsError if none were valid."""
+        """Read the policy file; if it is invalid, return its last valid policies. Raises SettingsError without any."""
         if self._store is None or self.repository.folder is None:
             return Policies()
         last = self._last_read
@@ -244,7 +244,7 @@ class ModelControl:
         return policies
 
     def _status_of(self, catalogue: Catalogue, version: ModelVersion, proving: str) -> VersionStatus:
-        """The status of a version; `proving` is the digest of the version that is being proved."""
+        """The status of a version; `proving` is the digest of the version that a worker is testing now."""
         model, verdict = catalogue.models[version.name], catalogue.verdict(version)
         state, reason = self._state_of(catalogue, version)
         if state == "START" and version.digest == proving:

@@ -35,7 +35,7 @@ from ocrsvc.system.sandbox import end_with_parent, forbid_core_dumps, raise_oom_
 from ocrsvc.system.thread_plan import ThreadPlan
 
 if TYPE_CHECKING:
-    # At runtime, imported after the memory limit was set, because these modules import numpy, which allocates memory.
+    # Functions import engines only after main() has set the memory limit: numpy allocates memory when it is imported.
     from ocrsvc.engines.contract import Handle
     from ocrsvc.results import Image, Page
 
@@ -58,7 +58,7 @@ class Refusal(Exception):
 def measure(
     settings: Settings, plan: ThreadPlan, wanted: Named, pages_of: Named, key: ModelKey | None = None
 ) -> Measurement:
-    """Verify and open a version, and read the reference pages of the version `pages_of`. Raises Refusal."""
+    """Open the version `wanted`, and read with it the reference pages of the version `pages_of`. Raises Refusal."""
     from ocrsvc.engines.open_engine import open_engine_in_process
 
     try:
@@ -125,7 +125,7 @@ def _read_once(page: ReferencePage, image: Image, handle: Handle) -> Page:
 
 
 def _text_of(answer: Page, page: ReferencePage) -> str:
-    """The text of a page, one line of the page per line. Raises Refusal for invalid numbers."""
+    """The text of a page, lines joined by newlines. Raises Refusal for invalid confidences or coordinates."""
     for line in answer.lines:
         numbers = (line.confidence, *(number for corner in line.box for number in corner))
         if not all(map(math.isfinite, numbers)) or not 0 <= line.confidence <= 1:

@@ -57,7 +57,10 @@ class Verdicts:
         self._store, self._metrics = store, metrics
 
     def cache_key_of(self, version: ModelVersion) -> str:
-        """Key stored with a refusal, which is outdated if the key changes; compute it before the proof reads files."""
+        """Key that changes with all that a verdict depends on: a refusal with another key is outdated.
+
+        Call this before the proof reads the files, so that later changes of files count.
+        """
         files = [version.folder / file for file in version.digests]
         for folder in reference_folders(self._repository, version):
             files += [folder, *folder.glob("*")]
@@ -183,7 +186,7 @@ class CrashGuard:
         if len(crashed) >= MAX_CRASHES:
             reason = f"{len(crashed)} workers ended while they loaded it."
             self._verdicts.keep(version, Judgement("crash", reason), self._verdicts.cache_key_of(version))
-            # Remove the mark files, so that the count starts at 0 if an operator removes the verdict.
+            # Remove the files that count crashes, so that the count starts at 0 if an operator removes the verdict.
             _remove(crashed)
             raise EngineUnavailable(f"The model {version} is refused: {reason}", "See `ocrsvc models list`.")
         with contextlib.ExitStack() as stack:
@@ -201,12 +204,12 @@ class CrashGuard:
         stack.callback(os.close, opened)
         stack.callback(_remove, [mark])
         fcntl.flock(opened, fcntl.LOCK_EX)
-        # A worker that exits normally during a load removes its mark, so that this does not count as a crash.
+        # A worker that exits normally during a load removes its mark file, so that the exit does not count as a crash.
         remove = atexit.register(partial(_remove, [mark]))
         stack.callback(atexit.unregister, remove)
 
     def _crashed_loads(self, version: ModelVersion) -> list[Path]:
-        """The mark files of this arbiter's processes that died loading a version; deletes those of other arbiters."""
+        """Mark files of loads that crashed workers of this arbiter; deletes those left by workers of other arbiters."""
         with contextlib.suppress(OSError):
             left = [mark for mark in self._folder.glob(f"{version.digest}.*") if is_unlocked(mark)]
             ours = [mark for mark in left if mark.name.split(".")[1] == _arbiter()]
