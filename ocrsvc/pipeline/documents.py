@@ -36,7 +36,7 @@ class FileRead:
 
 @dataclass(frozen=True, slots=True)
 class PageRead:
-    """The result of one page; `chosen` of the file's `total` pages were requested, and files are counted from 1."""
+    """The result of one page. The file has `total` pages, of which `chosen` were requested; files count from 1."""
 
     number: int
     total: int
@@ -79,7 +79,7 @@ class Documents:
         request: ReadRequest,
         chosen: list[tuple[str, int, Sequence[int]]],
     ) -> Generator[DocumentPage | OcrsvcError, None, None]:
-        """Yield the pages to read, or a file's error; adds a file's kind, page count and page numbers to `chosen`."""
+        """Yield the pages to read, or a file's error; appends each file's kind, page count and pages to `chosen`."""
         allowed = self._settings.max_pages
         for file in files:
             kind, total = "image", 1
