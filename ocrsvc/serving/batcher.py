@@ -23,7 +23,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a batch: total cost (a single item may cost more), number of items, and an item's wait for others."""
+    """Limits of a batch: total cost (a single item may cost more), number of items, and wait for more items."""
 
     max_cost: int
     max_items: int
