@@ -101,7 +101,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[RawValue]:
     for variable, value in environ.items():
         if variable.startswith(PREFIX) and variable not in _NO_SETTINGS and value != "":
             name = variable.removeprefix(PREFIX)
-            # Refuse names such as OCRSVC_Engine as unknown, because OCRSVC_ENGINE could be set to another value.
+            # Lower only upper-case names: OCRSVC_Engine must be unknown, as OCRSVC_ENGINE may have another value.
             yield RawValue(name.lower() if name.isupper() else name, variable, value, "environment")
 
 
