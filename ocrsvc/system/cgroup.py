@@ -31,7 +31,7 @@ def read_limits(root: Path, controller: str, v2_file: str, *v1_files: str) -> It
         if controllers and controller not in controllers.split(","):
             continue
         mount = root / "sys/fs/cgroup" / controllers
-        # In a container the path may be the host's although only the container's cgroup is mounted: try every parent.
+        # In a container, the path may begin with the host's cgroups, which are not mounted: try each parent, too.
         inner = PurePosixPath(path.lstrip("/"))
         for part in (inner, *inner.parents):
             files = v1_files if controllers else (v2_file,)
