@@ -44,7 +44,7 @@ _TRY_S: Final = 0.001
 
 Sample = tuple[Metric, float]
 Series = Mapping[Key, Sequence[float]]
-"""The values of each series: one, or for a histogram the count per bucket, above the last bucket, and the sum."""
+"""The values of each series: one value, or for a histogram the counts per bucket, the overflow's count, and the sum."""
 
 
 class _Series(ctypes.Structure):

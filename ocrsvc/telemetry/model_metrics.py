@@ -44,7 +44,7 @@ MODEL_PROOF_SECONDS: Final = histogram(
     "Seconds that the proof of a model version took, with the measurement of the version it is compared to.",
 )
 
-# Metrics of loaded models; they exist only with a model repository. At most 32 models have a label value each.
+# Metrics of loaded models; they exist only with a model repository. Models beyond 32 share the label "other".
 MODELS_LOADED: Final = gauge("ocrsvc_loaded_models", "Model versions loaded now, summed over all workers.")
 MODELS_BYTES: Final = gauge(
     "ocrsvc_loaded_models_bytes", "Memory of loaded model versions, summed over all workers, as measured at loading."

@@ -49,7 +49,7 @@ class Reason(IntEnum):
 
 
 class State(IntEnum):
-    """The state of a worker's entry. A READY worker with a reason keeps serving until its successor is ready."""
+    """The state of a worker's entry. A READY worker that is to be replaced serves until its successor is ready."""
 
     FREE = 0
     BOOTING = 1
@@ -58,7 +58,7 @@ class State(IntEnum):
 
 
 class Granted(IntEnum):
-    """How the arbiter lets a worker be replaced: after its successor is ready, by draining first, or not yet."""
+    """When a worker to be replaced may end: not yet, once its successor is ready, or before the successor is forked."""
 
     NOTHING = 0
     SUCCESSOR = 1
