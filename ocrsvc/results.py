@@ -46,7 +46,7 @@ MASK_KINDS: Final[tuple[MaskKind, ...]] = get_args(MaskKind)
 
 MIN_SIDE_PX: Final = 16
 MAX_SIDE_PX: Final = 65_535
-"""Range of the option `max_side`."""
+"""Smallest and largest value of the option `max_side`."""
 
 Check = Callable[[], object]
 """Raises DeadlineExceeded or ClientGone if the work is no longer needed; thread-safe, and cheap enough to call before
@@ -362,7 +362,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class DecodedPage(Page):
-    """The answer to a FileTask: a page in the decoded image's coordinates, or if requested the image without lines."""
+    """The result of a FileTask: the page; for a task without options, the decoded image and a page without lines."""
 
     decode_s: float = 0.0
     image: Image | None = None

@@ -37,7 +37,7 @@ class Router:
         self._shared = {place: rules for place, rules in rivals.items() if len(rules) > 1}
 
     def by_head(self, request: Request) -> None:
-        """Choose by port, headers and key. An unknown path or method goes to the only adapter at that port or path."""
+        """Choose the adapter by port, headers and key; for an unknown route, the only adapter at the port or path."""
         if request.routing_exception is None:
             if rivals := self._rivals(request):
                 request.url_rule = rivals[_best_by_head(request, self._allowed(request, rivals))]
@@ -54,7 +54,7 @@ class Router:
             request.url_rule = rivals[name] if name else request.url_rule
 
     def _rivals(self, request: Request) -> Mapping[str, Rule]:
-        """The URL rules, by adapter, for the request's path and method if several adapters share them."""
+        """If several adapters have the request's path and method: the URL rule of each, by adapter; else nothing."""
         return {} if request.url_rule is None else self._shared.get((request.url_rule.rule, request.method), {})
 
     def _allowed(self, request: Request, rivals: Collection[str]) -> Collection[str]:
@@ -79,7 +79,7 @@ def _best_by_head(request: Request, rivals: Collection[str]) -> str:
 
 
 def _rank(name: str) -> tuple[bool, str]:
-    """Sort key: by name, with adapters that give way to others on shared paths last."""
+    """Sort key: adapters with `yields_paths` come last, others by name."""
     entry = adapters().get(name)
     return (entry is not None and entry.yields_paths, name)
 
@@ -100,7 +100,7 @@ def _by_body(request: Request, left: Collection[str]) -> Iterator[str]:
 
 
 def _taking_forms() -> frozenset[str]:
-    """The adapters that get forms if adapters share a path."""
+    """The adapters that handle a form or an image as body if several adapters have the same path."""
     return frozenset(name for name, entry in adapters().items() if entry.takes_forms)
 
 
