@@ -21,7 +21,7 @@ from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, bui
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_choice import RuntimeChoice
-from ocrsvc.engines.ppocr.runtime_proof import BF16, TINY_FIRST, prove_runtimes
+from ocrsvc.engines.ppocr.runtime_proof import BF16, TINY_FIRST, Runtime, prove_runtimes
 from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.system.allocator import release_free_memory
 
@@ -30,7 +30,6 @@ if not openvino_session.is_installed():
 if not openvino_session.computes_bf16():
     pytest.skip("this processor does not compute in bfloat16", allow_module_level=True)
 
-BOTH = RuntimeChoice(BF16, BF16, "asked for")
 CONFIG = SessionConfig("cpu", provider="openvino", precision="bf16", sessions=2)
 
 
@@ -69,10 +68,14 @@ def test_runs_from_several_threads_wait_for_each_other(cache: ModelCache) -> Non
     assert all(np.array_equal(mine, other) for run in found for mine, other in zip(run, alone, strict=True))
 
 
-def test_pages_read_the_same_alone_and_beside_others_by_both_decoders(tmp_path: Path) -> None:
-    engine = PpocrEngine(SessionConfig("cpu"), engine_threads=2, model_cache=tmp_path, choices=[BOTH])
+@pytest.mark.parametrize(("recognition", "provider"), [(BF16, "OpenVINO"), (TINY_FIRST, "OpenVINO, tiny first")])
+def test_pages_read_the_same_alone_and_beside_others_by_both_decoders(
+    tmp_path: Path, recognition: Runtime, provider: str
+) -> None:
+    choice = RuntimeChoice(BF16, recognition, "asked for")
+    engine = PpocrEngine(SessionConfig("cpu"), engine_threads=2, model_cache=tmp_path, choices=[choice])
     info = engine.describe()
-    assert (info.precision, info.provider, info.device) == ("bf16", "OpenVINO", "cpu")
+    assert (info.precision, info.provider, info.device) == ("bf16", provider, "cpu")
     handle = engine.open_handle()
     options = (ReadOptions(), ReadOptions(decoder="beam"))
     tasks = [ReadTask(Image(load(name), "png"), one) for name in ("notice.png", "line.png") for one in options]

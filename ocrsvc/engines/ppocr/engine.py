@@ -164,6 +164,8 @@ class PpocrEngine:
             self._closing = closing.pop_all()
         precision = _of_both(self._detector.precision, first.precision)
         provider = _of_both(self._detector.provider, first.provider)
+        if isinstance(first, TinyFirst):
+            provider += ", tiny first"
         if self._detector.device != "cpu" or self._gpu_pipeline is not None:
             provider += f", pixels prepared by {self._gpu_pipeline.backend.name if self._gpu_pipeline else 'the CPU'}"
         model = parts.detection.version
