@@ -143,6 +143,14 @@ def test_list_shows_the_state_of_every_version(models: Models, repository: Path,
     assert "fake/4: It reads garbage.\n" in table
 
 
+def test_check_opens_one_model(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (1, 2):
+        make_fake(repository, number)
+    for named, code, found in (("fake/1", 0, "fake 1, cpu"), ("fake", 0, "fake 2, cpu"), ("fake/3", 65, "")):
+        assert run(["check", "--model", named]) == code
+        assert capsys.readouterr().out.startswith(found)
+
+
 def test_serving_version_is_removed_only_with_force(models: Models, repository: Path, store: StateStore) -> None:
     for number in (1, 2, 3):
         store.record_verdict(make_fake(repository, number).digest, Verdict(accepted=True))

@@ -13,11 +13,14 @@ from typing import Final
 
 from ocrsvc import __version__
 from ocrsvc.access.manage_keys import open_store, path_of
-from ocrsvc.cli.options import FILE, command, option
+from ocrsvc.cli.models import named_model
+from ocrsvc.cli.options import FILE, check_at_most_one, command, option
 from ocrsvc.client.request import body_of
 from ocrsvc.connections.certificates import Certificates, files_of, in_utc
 from ocrsvc.engines.model.key_source import read_model_key
-from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError
+from ocrsvc.engines.model.version import ModelVersion
+from ocrsvc.errors import BadModel, EngineUnavailable, KeysUnavailable, OperatorError, SettingsError, UnknownModel
+from ocrsvc.models.model_name import WantedModel
 from ocrsvc.models.repository import ModelRepository
 from ocrsvc.plugins import adapters, engines, output_formats
 from ocrsvc.settings.describe import without_passwords
@@ -45,15 +48,19 @@ _PACKAGES: Final = (
 _OPEN_S: Final = 300.0
 
 
-@command("ocrsvc check", "ocrsvc check --engine ppocr", "ocrsvc check --engine ppocr --read page.png")
+@command("ocrsvc check", "ocrsvc check --engine ppocr --read page.png", "ocrsvc check --model ko --read page.png")
 @option("--engine", metavar="NAME", help="Open only this engine, in this process.")
+@option(
+    "--model", type=named_model, metavar="NAME[/VERSION]", help="Open only this model of OCRSVC_MODELS with its engine."
+)
 @option(
     "--read", "page", type=FILE, metavar="PAGE", help="Check how the engine reads this image; see docs/extending.md."
 )
-def check(engine: str | None, page: Path | None) -> int:
+def check(engine: str | None, model: WantedModel | None, page: Path | None) -> int:
     """Print what is installed, which engines open here and why others fail, and the thread plan."""
-    if engine or page:
-        return _open_engine(engine, page)
+    check_at_most_one(engine=engine, model=model)
+    if engine or model or page:
+        return _open_engine(engine, model, page)
     settings = read_settings()
     for line in _describe_machine(settings):
         print(line, flush=True)
@@ -64,18 +71,19 @@ def check(engine: str | None, page: Path | None) -> int:
     return 0
 
 
-def _open_engine(engine: str | None, page: Path | None) -> int:
-    """Open the engine, and check how it reads a page; returns 1 if a check fails."""
+def _open_engine(engine: str | None, model: WantedModel | None, page: Path | None) -> int:
+    """Open the engine or the model, and check how it reads a page; returns 1 if a check fails."""
     set_library_environment(os.environ)
     from ocrsvc.cli.check_reading import check_reading
     from ocrsvc.engines.open_engine import open_engine, open_engine_in_process
     from ocrsvc.imaging.codecs.decode import PixelLimits, decode
 
     settings = read_settings(os.environ | ({"OCRSVC_ENGINE": engine} if engine else {}))
+    version = _find_version(settings, model) if model else None
     data = body_of(page) if page else b""
     opener = open_engine if settings.isolation == "process" and not page else open_engine_in_process
-    failed = 0
-    with closing(opener(settings, plan_for(settings, workers=1))) as opened, closing(opened.open_handle()) as handle:
+    plan, failed = plan_for(settings, workers=1), 0
+    with closing(opener(settings, plan, model=version)) as opened, closing(opened.open_handle()) as handle:
         info = opened.describe()
         print(f"{info.model} {info.version}, {info.device}, {info.precision}, {info.provider}", flush=True)
         if page:
@@ -84,6 +92,15 @@ def _open_engine(engine: str | None, page: Path | None) -> int:
                 print(f"FAILED  {name}: {fault}" if fault else f"ok      {name}: {found}", flush=True)
                 failed += bool(fault)
     return 1 if failed else 0
+
+
+def _find_version(settings: Settings, model: WantedModel) -> ModelVersion:
+    """The version, or the newest one of the model. Raises UnknownModel."""
+    scan = ModelRepository(settings.models, read_model_key(settings)).scan()
+    found = scan.find(model.name, model.number or max(scan.numbers(model.name), default=0))
+    if found is None:
+        raise UnknownModel(f"OCRSVC_MODELS has no readable {model}.", "See `ocrsvc models list`.")
+    return found
 
 
 def check_runtimes(*, cpu: bool, gpu: bool) -> None:
