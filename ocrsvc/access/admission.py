@@ -146,7 +146,7 @@ class WorkerReservations:
         self._alive_s = -_ALIVE_S
 
     def refresh(self) -> bool:
-        """Send counted pages of this worker, and of dead ones without successors, to the store; called every 0.25 s.
+        """Every 0.25 s: send counted pages of this worker, and of dead workers that were not replaced, to the store.
 
         Returns False, having done nothing, while another process holds this worker's slot. Raises KeysUnavailable.
         """
@@ -160,7 +160,7 @@ class WorkerReservations:
         now_s = self._monotonic()
         if now_s - self._alive_s >= _ALIVE_S:
             self._store.keep_alive(self._block.worker)
-            self._counts.settle_abandoned(self._store, besides=self._slot)
+            self._counts.settle_abandoned(self._store, except_slot=self._slot)
             self._alive_s = now_s
         return True
 
@@ -217,13 +217,13 @@ class Admission:
             return {}
 
     def enter(self, pages: int) -> None:
-        """For the gate: reserve the request and its pages. Raises as `expect`."""
+        """Called by the access gate: reserve the request and its pages. Raises as `expect`."""
         if self.entry.limits != _NO_LIMITS:
             self._take(Need(1, int(self.entry.limits.requests_per_s is not None), pages))
         self._expected = pages
 
     def expect(self, pages: int) -> None:
-        """Reserve all or none of the pages that are to be read or taken from the cache, besides those already begun.
+        """Ensure that `pages` pages are reserved, not counting those already begun; reserve all missing ones or none.
 
         Raises PagesOverQuota for more than the key's whole quota of a day or month, QuotaExceeded, KeysUnavailable.
         """

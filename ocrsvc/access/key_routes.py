@@ -30,8 +30,8 @@ _FORMS: Final = ("multipart/form-data", "application/x-www-form-urlencoded")
 class Routes:
     """The routes of the enabled adapters. `has_models` adds operators' routes of a model repository.
 
-    `health` has the paths and gRPC methods that need no key; `credentials` has, by adapter, the functions that find
-    the API key where the wire format puts it. Importing them raises EntryError.
+    `health`: the paths and gRPC methods that need no key. `credentials`: per adapter, a function that finds the API
+    key where the wire format puts it. Raises EntryError if such a function cannot be imported.
     """
 
     def __init__(self, names: Iterable[str], *, has_models: bool = False) -> None:

@@ -56,11 +56,11 @@ class PageCounts:
         blocks = [slice(slot * SERIES, (slot + 1) * SERIES) for slot in range(self._slots)]
         return [slot for slot, places in enumerate(blocks) if self.counted[places] != self.settled[places]]
 
-    def settle_abandoned(self, store: KeyStore, besides: int = -1) -> None:
-        """Send the counts of unlocked slots, except slot `besides`, to the store. Raises KeysUnavailable."""
+    def settle_abandoned(self, store: KeyStore, except_slot: int = -1) -> None:
+        """Send the page counts of dead workers, whose slots are unlocked, to the store. Raises KeysUnavailable."""
         for slot in self.unsettled_slots():
             block = CountBlock(self, slot)
-            if slot != besides and block.claim():
+            if slot != except_slot and block.claim():
                 try:
                     block.settle_all(store)
                 finally:

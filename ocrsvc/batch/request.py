@@ -36,7 +36,7 @@ class SourceRequest:
     max_file_bytes: int = MAX_FILE_BYTES
 
     def choice(self) -> dict[str, Any]:
-        """Options that must stay the same during a run: the sources, and page selections that are not defaults."""
+        """Options that must be the same when a run is resumed: sources, and page selections that are not defaults."""
         # Ignore a slash that the shell added to a folder's name; in a URL it makes a difference.
         sources = [name if "://" in name else name.rstrip("/") or name for name in self.sources]
         defaults = asdict(SourceRequest((), max_file_bytes=self.max_file_bytes))
@@ -97,6 +97,6 @@ class BatchRequest:
     services: ServiceAccess = field(default_factory=ServiceAccess)
 
     def asked(self) -> dict[str, Any]:
-        """Options that must stay the same during a run, with lists instead of tuples, as in the run's JSON file."""
+        """Options that must be the same when a run is resumed, in JSON types: lists instead of tuples."""
         own = {"format": self.outputs, "part_pages": self.part_pages, "shards": self.shards}
         return dict(orjson.loads(orjson.dumps(own | self.sources.choice() | self.options)))

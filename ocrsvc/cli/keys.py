@@ -126,7 +126,7 @@ _NAME: Final = click.argument("name", help="Name of the key.")
 def keys() -> None:
     """Add, list, change, revoke and rotate API keys.
 
-    OCRSVC_KEYS names their store. A running service follows within half a second.
+    OCRSVC_KEYS names their store. A running service applies changes within half a second.
     """
 
 
@@ -147,7 +147,7 @@ def _opened() -> Iterator[KeyStore]:
 
 @contextmanager
 def _audited(action: str, name: str) -> Iterator[tuple[KeyStore, float, dict[str, object]]]:
-    """Yield store, time, and facts to log; write them to the audit log after the block. Raises as `_opened`."""
+    """Yield store, time, and a dict; write the dict to the audit log after the block. Raises as `_opened`."""
     facts: dict[str, object] = {"name": name}
     with _opened() as store:
         log, now_s = audit_log_of(read_settings()), time.time()

@@ -78,7 +78,7 @@ def _mismatch(requested: Sequence[str], output: Path, by_ending: str, formats: M
 
 
 def is_zip(output: Path) -> bool:
-    """Whether the output is named as a zip."""
+    """Whether the output's name ends in .zip."""
     return _ending_of(output) == _ZIP
 
 

@@ -33,7 +33,7 @@ _SIGNALS: Final = {"crash": signal.SIGKILL, "abort": signal.SIGABRT, "segfault":
 
 
 class FakeHandle:
-    """See engines.contract.Handle."""
+    """One thread's access to the fake engine."""
 
     def __init__(self, engine: FakeEngine) -> None:
         self._settings, self._closed, self._leaked = engine.settings, engine.closed, engine.leaked
@@ -43,7 +43,7 @@ class FakeHandle:
         self._closed.wait(self._settings.fake_warm_up_s)
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-        """See engines.contract.Handle."""
+        """Read images; returns one Page or error per task, in the same order."""
         return [self._answer(task) for task in tasks]
 
     def close(self) -> None:
@@ -99,11 +99,11 @@ class FakeEngine:
         self.leaked: list[bytes] = [b"\1" * settings.fake_model_bytes]
 
     def describe(self) -> EngineInfo:
-        """See engines.contract.Engine."""
+        """Return the engine's name, model, version and device."""
         return EngineInfo("fake", "none", "1", "cpu", "none", "none")
 
     def open_handle(self) -> FakeHandle:
-        """See engines.contract.Engine."""
+        """Open a handle for the calling thread."""
         return FakeHandle(self)
 
     def close(self) -> None:

@@ -43,11 +43,11 @@ class LineEngine:
         self._info = EngineInfo(name, model, info.version, detector.device, "fp32", provider)
 
     def describe(self) -> EngineInfo:
-        """See engines.contract.Engine."""
+        """Return the engine's name, model, version and device."""
         return self._info
 
     def open_handle(self) -> PageHandle:
-        """See engines.contract.Engine."""
+        """Open a handle for the calling thread, with readers of its own. Raises EngineUnavailable."""
         info = self._recognizer.info
         with contextlib.ExitStack() as closing:
             reader: OwnedLineReader = self._recognizer.open_reader()

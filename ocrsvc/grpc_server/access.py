@@ -57,5 +57,5 @@ def _secret_of(metadata: Mapping[str, str]) -> str:
 
 
 def _format_of(method: Method) -> str | None:
-    """The adapter's name in API keys, without the prefix "grpc_" of metrics; None for an unknown method."""
+    """The method's adapter as `AccessGate.check` names it, without the prefix "grpc_"; None for an unknown method."""
     return method.adapter.removeprefix("grpc_") if method.adapter.startswith("grpc_") else None

@@ -135,7 +135,7 @@ class Connection:
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
-        """Send the output of the block; an error in it ends only this connection."""
+        """Run a block that handles frames, then send its output; an error in the block ends only this connection."""
         try:
             yield
         except ProtocolError:

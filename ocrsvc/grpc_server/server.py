@@ -305,7 +305,7 @@ class RpcServer:
         except (BlockingIOError, ConnectionAbortedError):
             return False
         except OSError:
-            # For example, no file descriptor is free. Without a pause the loop would retry at once.
+            # Pause, because an immediate retry would fail again, for example because no file descriptor is free.
             self._paused = True
             message = "A connection cannot be accepted; retrying %g times per second"
             self.state.warn(message, 1 / limits.CHECK_S, exc_info=True)

@@ -29,7 +29,7 @@ from ocrsvc.results import Reading
 from ocrsvc.serving.work_queue import NeverStarted, RequestContext, client_gone, make_check
 from ocrsvc.telemetry.loggable import loggable_error
 
-# Stands in BEGUN for opening the document, as positive numbers stand for pages, and negative ones for output files.
+# Keys in the file BEGUN, which counts tries: 0 for opening the document, page numbers, negative for output files.
 OPENING: Final = 0
 # After this many tries that never finished, a page is assumed to crash the processes that read it.
 MAX_TRIES: Final = 3
@@ -141,7 +141,7 @@ class JobReading:
                 self._read_some(document, left, lease)
 
     def make_files(self) -> None:
-        """Make the requested files. A failure is only logged; the client that fetches the file gets the error."""
+        """Make the output files that the client ordered. Failures are logged; fetching a missing file reports them."""
         check = make_check(self._context, math.inf, time.monotonic)
         for place, name in enumerate(formats_made(self._record)):
             try:
@@ -245,7 +245,7 @@ class JobReading:
             self._note_begun(ended, number)
 
     def _note_begun(self, more: int | None, *numbers: int) -> None:
-        """Add `more` to the unfinished tries of these pages or steps; None: they are finished. Raises OSError."""
+        """Add `more` to the stored numbers of unfinished tries, by key in BEGUN; None clears them. Raises OSError."""
         for number in numbers:
             times = self._begun.pop(number, 0)
             if more is not None and times + more > 0:

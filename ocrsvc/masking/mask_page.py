@@ -109,10 +109,10 @@ def _with_line_masked(cell: str, line: str, masked: str) -> str:
 
 
 def _as_masked(part: str, text: str, masked: str) -> str:
-    """Mask a part of a text as it is masked in that text.
+    """Mask a part of `text` as `masked`, the masked form of the text, has it at the same position.
 
-    If the part occurs several times, the occurrence with the most stars is used: any of them may be the cell's text.
-    For a short part, occurrences between spaces are preferred.
+    If the part occurs several times, the occurrence with the most stars is used, so that too much rather than too
+    little is masked. For a short part, occurrences between spaces are preferred.
     """
     places = list(_places(part, text))
     if len(part) < LONG:

@@ -55,7 +55,7 @@ class Catalogue:
 
     @property
     def candidates(self) -> tuple[ModelVersion, ...]:
-        """All versions that are wanted and have no verdict yet."""
+        """All versions to be loaded, by policy or explicit request, that are neither accepted nor refused yet."""
         return tuple(version for model in self.models.values() for version in model.candidates)
 
     def is_pinned(self, version: ModelVersion) -> bool:
@@ -68,7 +68,7 @@ class Catalogue:
         return bool({version.name, str(version)} & self.state.unloads)
 
     def verdict(self, version: ModelVersion) -> Verdict | None:
-        """The verdict on a version; None if it is not proved yet. A built-in model is always accepted."""
+        """Whether a version may serve, and why; None before its test on reference pages. Built-in models always may."""
         return Verdict(accepted=True) if version.is_built_in else self.state.verdicts.get(version.digest)
 
     def is_refused(self, version: ModelVersion) -> bool:

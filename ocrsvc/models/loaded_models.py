@@ -206,13 +206,13 @@ class LoadedModels(VersionLoader):
             loaded.close_own_handle()
 
     def lease_again(self, entry: Entry) -> Lease:
-        """See Lease.again."""
+        """Open another lease of the same version; called by Lease.again."""
         with self._changed:
             entry.leases += 1
         return Lease(self, entry)
 
     def end_lease(self, entry: Entry) -> None:
-        """See Lease.close."""
+        """End a lease, called by Lease.close; the last one of a retired version lets the version be closed."""
         with self._changed:
             entry.leases -= 1
             entry.used_s = self._clock()

@@ -223,7 +223,7 @@ class ModelWatcher:
             self._note_error(error)
 
     def prove_until(self, name: str, is_enough: Callable[[], bool]) -> None:
-        """Before `start`: have a model's versions proved, here or in another worker, until `is_enough()` or all are."""
+        """Before `start`: test a model's versions on reference pages, here or in other workers, until `is_enough()`."""
         catalogue = self._control.rescan()
         while not is_enough() and self.prover.is_wanted(catalogue, name) and not self.is_stopping():
             self.prover.run(name)

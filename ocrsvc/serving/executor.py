@@ -70,7 +70,7 @@ class Executor(Generic[J]):
             raise
 
     def wait(self, job: J) -> Any:
-        """Wait for the result. Raises the job's error or DeadlineExceeded; while queued NeverStarted or ClientGone."""
+        """Return the job's result. Raises its error, DeadlineExceeded; while it is queued NeverStarted, ClientGone."""
         try:
             with waiting():
                 return self._wait(job)
@@ -96,7 +96,7 @@ class Executor(Generic[J]):
         return tuple(thread.ident for thread in self._threads if thread.ident is not None)
 
     def run_in_each(self, call: Callable[[], object], threads: Sequence[int] | None = None) -> list[Future[None]]:
-        """Let each of the engine threads (default: all) run `call` before its next job; idle threads run it now.
+        """Have `threads`, by default all engine threads, run `call` before their next job; idle threads run it now.
 
         Returns one future per thread. Wait with a timeout, because a stuck or ended thread never runs the call.
         """

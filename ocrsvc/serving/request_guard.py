@@ -176,7 +176,7 @@ class RequestGuard:
 
 
 class GuardedRequest:
-    """One guarded request, used by the thread that serves it."""
+    """One running request: checked against the crash denylist and recorded, by the thread that serves it."""
 
     def __init__(self, guard: RequestGuard, route: str, name: str) -> None:
         self._guard = guard

@@ -150,7 +150,7 @@ def confine_to(readable: Iterable[str]) -> int:
 
 
 def supported(table: dict[int, int], version: int) -> int:
-    """The table's entry for the newest version up to `version`; 0 if there is none."""
+    """Look up `version` in a table by Landlock's ABI versions: the value of the newest one not above it, else 0."""
     return table.get(max((known for known in table if known <= version), default=0), 0)
 
 

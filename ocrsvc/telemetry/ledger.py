@@ -59,7 +59,7 @@ class Ledger:
             self.enter(before)
 
     def note_page(self, phases: Sequence[Segment]) -> None:
-        """Count a page that was read; time in its `phases` is charged to those phases, not to this stage."""
+        """Count a page that was read; time in `phases` is charged to their stages, the rest to the current stage."""
         now_s = self._clock()
         self.pages += 1
         for phase in phases:

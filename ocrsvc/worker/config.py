@@ -134,7 +134,7 @@ def listen(address: str) -> socket.socket:
 
 @contextmanager
 def _listening(variable: str, address: str) -> Iterator[None]:
-    """The block listens at the address in a variable or flag: convert its errors to SettingsError, which names that."""
+    """Convert errors of a block that listens at `address` to SettingsError, which names the `variable` or flag."""
     try:
         yield
     except (OSError, ValueError, OverflowError) as error:

@@ -55,7 +55,7 @@ class HungRequests:
         self._log_lost(pid, [request for request in in_flight if request not in suspects])
 
     def note_exit(self, pid: int, worker: int, *, expected: bool) -> None:
-        """Call after a worker has ended; `expected` is true if it had not begun to serve."""
+        """Call after a worker has ended; `expected` if it ended before it served, so that no request is at fault."""
         is_known = self._signalled.pop(pid, None) is not None or expected
         if is_known or not (in_flight := self._table.read(worker)):
             return
@@ -92,7 +92,7 @@ class HungRequests:
 
 
 def find_suspects(in_flight: Sequence[InFlight], used_s: Sequence[float], timeout_s: float) -> list[InFlight]:
-    """The requests, usually one, whose threads used the most CPU time since the request began, which is `used_s`."""
+    """The requests, usually one, whose threads used the most CPU time; `used_s`: CPU time since each request began."""
     min_s = max(CPU_SHARE * timeout_s, _TIE_SHARE * max(used_s, default=0.0))
     pairs = zip(in_flight, used_s, strict=True)
     return [request for request, cpu_s in pairs if request.stage.is_risky and cpu_s >= min_s]

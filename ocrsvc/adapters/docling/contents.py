@@ -41,7 +41,7 @@ class Converted:
 
     @property
     def status(self) -> str:
-        """docling's status of the conversion."""
+        """docling's status: success, partial_success if some pages failed, or failure."""
         if not self.errors:
             return SUCCESS
         return PARTIAL if self.count else FAILURE
@@ -150,7 +150,7 @@ def _doctags(pages: Iterable[Page]) -> Iterator[str]:
 
 
 def _otsl(table: Table) -> str:
-    """The table as OTSL: one tag per grid position; within a spanning cell it says if that begins left or above."""
+    """The table as OTSL, a tag per grid position; further positions of a spanning cell have tags from _SPANNED."""
     grid = [["<ecel>"] * table.columns for _ in range(table.rows)]
     for cell in table.cells:
         for row in range(cell.row, cell.row + cell.row_span):

@@ -36,7 +36,7 @@ _CONTENTS: Final = {"BYTES": "bytes_contents", "FP32": "fp32_contents", "INT32":
 
 
 def make_kserve_v2(messages: Messages, model: OcrModel) -> Methods:
-    """Make the service's methods."""
+    """Make the methods of KServe's gRPC service."""
     return _describe_methods(messages, model) | _repository_methods(messages, model) | _infer_methods(messages, model)
 
 

@@ -44,13 +44,13 @@ class _LoadRequest(BaseModel):
 
 
 class _Output(_LoadRequest):
-    """A requested output."""
+    """An output tensor that the client requests."""
 
     name: str
 
 
 class _Input(_Output):
-    """An input; its binary data, if any, follows the JSON in the body."""
+    """An input tensor; its binary data, if any, follows the JSON in the body."""
 
     datatype: str
     shape: list[Any]
@@ -190,7 +190,7 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, memoryview]:
 
 
 def _binary_parts(inputs: Sequence[_Input], raw: memoryview) -> dict[str, memoryview]:
-    """The data after the JSON of the inputs that have binary data, by name. Raises BadTensor."""
+    """Split the bytes after the JSON among the inputs with binary data; returns them by input. Raises BadTensor."""
     sizes = {
         tensor.name: tensor.parameters["binary_data_size"]
         for tensor in inputs

@@ -65,7 +65,7 @@ def _failure(failure: OcrsvcError) -> Response:
 def infer(
     body: bytes, reader: Reader, limit_s: float, context: RequestContext = DEFAULT_CONTEXT, model: str | None = None
 ) -> tuple[int, bytes]:
-    """Serve a JSON request; return the HTTP status and the response. `model` is the reading option of this name."""
+    """Serve a JSON request; return the HTTP status and the response. `model` replaces the request's model."""
     log_id: object = None
     try:
         members = parse_any_json(body, context.share)

@@ -34,7 +34,7 @@ Pages = Generator[PageRead, None, None]
 
 @dataclass(frozen=True, slots=True)
 class DocumentCall:
-    """One request for a file; `deadline` is a time of `time.monotonic`."""
+    """One request to read a PDF or image file; `deadline` is a time of `time.monotonic`."""
 
     reader: Reader
     file: bytes
@@ -48,7 +48,7 @@ class DocumentCall:
         return max(0.0, self.deadline - time.monotonic())
 
     def check(self) -> None:
-        """Raises DeadlineExceeded, ClientGone."""
+        """Raises DeadlineExceeded after the deadline, ClientGone if the client has disconnected."""
         make_check(self.context, self.deadline, time.monotonic)()
 
 

@@ -1,4 +1,4 @@
-"""Files, archive members and table rows before they are planned: their names, and counts of skipped files."""
+"""Inputs that a batch run may plan to read: files, archive members and table rows; also counts of skipped files."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class PlanningCounts:
 class Found:
     """A file, a member of an archive or a row of a table that may be planned; see SourceFile.
 
-    `size` is 0 if unknown. `head` has the first bytes: None if not read yet, empty if only the name decides. `is_named`
-    files are planned even if they are not images. `path` is the path in a table's row; `ranges` are a list's pages.
+    `size` is 0 if unknown. `head` has the first bytes: None if not read yet, empty if the file type is found by name
+    only. `is_named` files are planned whatever their type. `path`: the path in a table's row; `ranges`: a list's pages.
     """
 
     name: str

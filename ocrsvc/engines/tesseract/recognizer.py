@@ -82,11 +82,11 @@ class TesseractReader:
         return all(map(self._api.IsValidCharacter, ascii_lowercase))
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
-        """See engines.line_recognizer.LineReader."""
+        """Width and height of the crop for a line `along` px long and `across` px tall."""
         return crop_of_height(along, across, HEIGHT_PX)
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
-        """See engines.line_recognizer.LineReader."""
+        """Read line crops one by one; returns one LineText per crop. Calls `check` before each crop."""
         texts = []
         for crop in crops:
             check()
@@ -192,7 +192,7 @@ class TesseractRecognizer:
         )
 
     def open_reader(self) -> TesseractReader:
-        """See engines.line_recognizer.LineRecognizer."""
+        """Open a reader for the calling thread. Raises EngineUnavailable, BadModel."""
         return TesseractReader(self._library, self._content, self._direction, self._where)
 
 

@@ -86,7 +86,7 @@ class TrLibrary:
 
 
 class TrHandle:
-    """One thread's access to Tr, with 2 MiB of buffers for its results; see engines.contract.Handle."""
+    """One thread's access to Tr, with 2 MiB of buffers for Tr's results."""
 
     def __init__(self, library: TrLibrary, sessions: Sessions, *, owned: bool) -> None:
         self._library, self._sessions, self._owned = library, sessions, owned
@@ -107,7 +107,7 @@ class TrHandle:
             ) from error
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-        """See engines.contract.Handle. Tr does not rotate pages, so a page's angle is always 0."""
+        """Read images; returns one Page or error per task. Tr does not rotate pages, so their angle is always 0."""
         return [self._answer(task) for task in tasks]
 
     def close(self) -> None:
@@ -187,11 +187,11 @@ class TrEngine:
         self._shared = self._library.open_sessions() if shared_sessions else None
 
     def describe(self) -> EngineInfo:
-        """See engines.contract.Engine."""
+        """Return the engine's name, model, version and device."""
         return EngineInfo("tr", "ctpn+crnn", "2.3", self._library.device, "fp32", "libtr")
 
     def open_handle(self) -> TrHandle:
-        """See engines.contract.Engine. Raises EngineUnavailable."""
+        """Open a handle for the calling thread, with shared or own sessions. Raises EngineUnavailable."""
         sessions = self._shared or self._library.open_sessions()
         return TrHandle(self._library, sessions, owned=self._shared is None)
 

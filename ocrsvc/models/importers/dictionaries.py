@@ -57,7 +57,7 @@ def find_dictionary(
 
 
 def read_dictionary(file: SourceFile, graph: OnnxGraph, name: str) -> Dictionary:
-    """Read the dictionary file that the operator names. Raises BadModel: it does not fit the classes."""
+    """Read the dictionary file that the operator chose for the model file `name`. Raises BadModel: wrong size."""
     lines, classes = lines_of(file.read_text()), _classes_of(graph)
     if dictionary := fit(lines, classes, file.name):
         return dictionary
@@ -97,7 +97,7 @@ def languages_of(characters: Iterable[str]) -> tuple[str, ...]:
 
 @cache
 def letters_of_languages() -> dict[str, str]:
-    """Lower-case letters by language (languages.toml); languages whose script few recognizers support come first."""
+    """Lower-case letters by language, as ordered in languages.toml: scripts that few recognizers support come first."""
     text = resources("ocrsvc.models.importers").joinpath("languages.toml").read_text("utf-8")
     tables = tomllib.loads(text)
     return {**tables["letters"], **{tag: ascii_lowercase + more for tag, more in tables["latin_and"].items()}}

@@ -29,9 +29,11 @@ GRAY_VALUES: Final = _SHADES * np.float32(1 / 127.5) - np.float32(1)
 COLOUR_VALUES: Final = (_SHADES - np.float32(127.5)) * np.float32(1 / 127.5)
 
 NOISE_REACH: Final = 0.1  # largest difference of noise from the background, as a share of the line's contrast
-# Per noisy pixel, most pixels that differ by one to two NOISE_REACH from the background; more are edges or texture.
+# Largest ratio of pixels that differ by 1 to 2 NOISE_REACH from the background to noisy pixels; with more, the
+# background has edges or texture and is not levelled.
 MAX_BEYOND: Final = 0.2
-# Per background pixel, most pixels that differ by one to two NOISE_REACH from it; blurred letters have more.
+# Largest ratio of pixels that differ by 1 to 2 NOISE_REACH from the background to background pixels; with more, the
+# line has blurred letters and is not levelled.
 MAX_SOFT: Final = 0.09
 MIN_CONTRAST: Final = 80  # gray levels between background and ink; fainter strokes hardly differ from noise
 TAIL_SHARE: Final = 0.02  # share of the pixels at each end of the histogram that is ignored when contrast is measured
@@ -40,7 +42,7 @@ TONE_WINDOW: Final = 2  # number of levels on each side that are added to a leve
 
 @dataclass(frozen=True, slots=True)
 class InputFormat:
-    """The input format of a model."""
+    """How a model's input values are computed from pixels, and the line height that a recognizer expects."""
 
     mean: Triple = HALF  # for blue, green and red; the network's input value is (pixel / 255 - mean) / std
     std: Triple = HALF
@@ -132,7 +134,7 @@ def level_ground(crop: Pixels) -> Pixels:
 
 
 def _tone(counts: Counts) -> int:
-    """The most frequent level in the densest part of a histogram."""
+    """The background's gray level: the most frequent one in the densest window of a histogram (see TONE_WINDOW)."""
     middle = int(np.convolve(counts, np.ones(2 * TONE_WINDOW + 1), "same").argmax())
     first = max(0, middle - TONE_WINDOW)
     return first + int(counts[first : middle + TONE_WINDOW + 1].argmax())

@@ -149,9 +149,9 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
     on_cuda: providers.Providers = [(CUDA, providers.cuda_options(config.gpu, config.precision, stream)), (CPU, {})]
     parts: list[ProfileSession] = []
     for profile in config.gpu.profiles if fp32_model else ():
-        # TensorRT builds the engine, or reads its file, while the session opens; afterwards the file is not needed.
         versions = f"{ort.__version__} {providers.tensorrt_version()}"
         key = cache_key(fp32_model, versions.encode(), config.precision.encode(), str(profile).encode())
+        # TensorRT writes its engine file, or reads the cached one, while the session opens; later it needs no file.
         with cache.cached_folder("tensorrt", key) as folder:
             name = prepare_model.input_name(fp32_model)
             options = providers.tensorrt_options(name, profile, config.precision, stream, folder)

@@ -60,7 +60,7 @@ class SharedThreads:
                 self._helping -= (self.count - 1) * alone
 
     def map(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Apply `work` to items, in helper threads from the last item on; returns results in order, raises failures."""
+        """Return `work` of each item; this thread starts at the first item, helpers at the last. Raises as `work`."""
         pending = deque(range(len(items)))
         done: dict[int, R] = {}
         helpers: list[Future[None]] = []
