@@ -85,7 +85,7 @@ class KeyReservation:
             return
         self._acquire()
         try:
-            # Send only this key's pages, under its lock, so that `_counted` equals its pages that the store lacks.
+            # Send only this key's pages, under its lock: `_counted` must stay the number of its pages not in the store.
             for one in self._block.unsettled(self._name) if self._counted else ():
                 left = max(0, self._counted - one.pages)
                 hold = Hold(self._requests, self._pages + left)

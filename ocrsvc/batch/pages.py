@@ -105,7 +105,7 @@ class PageReader(Protocol):
 
 
 def record_head(source: str, number: int) -> bytes:
-    """The first bytes of a page's JSON record, whether it was read or failed."""
+    """The bytes with which a page's JSON record begins: source and page number."""
     return orjson.dumps({"source": source, "page": number})[:-1] + b","
 
 

@@ -30,7 +30,7 @@ from ocrsvc.serving.memory_budget import Share
 
 @dataclass(eq=False)
 class Transport:
-    """Transfers the bytes of one connection between its socket and HTTP/2; on a TlsSocket after the handshake."""
+    """Transfers the bytes of one connection between its socket and HTTP/2; with TLS, once the handshake is complete."""
 
     sock: socket.socket | TlsSocket
     connection: Connection

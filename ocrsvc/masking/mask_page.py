@@ -162,7 +162,7 @@ def _boxes_between(words: Sequence[Word], first: int, last: int) -> Iterator[Box
 
 
 def _share(line: Line, begin: int, end: int) -> tuple[float, float]:
-    """Start and end of characters [begin, end) by usual widths, with a margin, as shares of the line's length."""
+    """Estimate start and end of characters [begin, end) as shares of the line's length, plus a margin."""
     widths = [1.0 if unicodedata.east_asian_width(character) in {"W", "F"} else 0.5 for character in line.text]
     whole = sum(widths)
     margin = MARGIN / whole + MARGIN_SHARE

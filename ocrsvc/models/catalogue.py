@@ -14,7 +14,7 @@ class Model:
     """One model and its versions by status; tuples have the newest version first.
 
     `available` versions may serve: they are on disk, wanted and accepted. `accepted` also contains replaced versions.
-    `candidates` are wanted but have no verdict yet. Labels may name versions that do not exist.
+    `candidates` are wanted but not tested (proved) yet. Labels may name versions that do not exist.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Watches the repository in each worker: proves new versions, follows decisions, refuses versions that do not load.
+"""Watches the repository in each worker: tests new versions, follows decisions, refuses versions that do not load.
 
-One thread checks the state file ten times per second and scans the repository every OCRSVC_MODELS_POLL_S. Loading and
-proving a version run in their own threads.
+One thread checks the state file ten times per second and scans the repository every OCRSVC_MODELS_POLL_S. Loading
+and testing (proving) a version run in their own threads.
 """
 
 import logging
@@ -163,7 +163,7 @@ class VersionSwitch:
 
 
 class ModelWatcher:
-    """The watcher of one worker. `start` it after the fork, when a model is loaded."""
+    """Watches the repository for one worker. `start` it after the fork, when a model is loaded."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class ModelWatcher:
         return self._done.is_set()
 
     def look(self) -> None:
-        """Check the repository once, and start to load or prove new versions in other threads. Raises OcrsvcError."""
+        """Check the repository once, and start to load or test new versions in other threads. Raises OcrsvcError."""
         catalogue = self.refresh()
         if self.switch.is_behind(catalogue):
             self._switching.begin(self.follow)
@@ -306,7 +306,7 @@ class _Background:
 
 
 def watch_models(settings: Settings, plan: ThreadPlan, models: WorkerModels, metrics: WorkerMetrics) -> ModelWatcher:
-    """Make the watcher of a worker's models, which proves models before they are loaded; `start` it later."""
+    """Make the watcher of a worker's models, which tests new versions before they are loaded; `start` it later."""
     watcher = ModelWatcher(settings, plan, models.control, models.loaded, metrics)
     models.prove_until = watcher.prove_until
     return watcher

@@ -1,4 +1,4 @@
-"""Limits the memory of all requests together, and the number of concurrent requests per caller. Knows no HTTP."""
+"""Limits the memory of all requests together, and the number of concurrent requests per caller."""
 
 from __future__ import annotations
 

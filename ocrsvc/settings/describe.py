@@ -62,7 +62,7 @@ def without_passwords(text: str) -> str:
 
 
 def _declared(name: str, key: str) -> str:
-    """The "unit" or "accepted" text that `setting` has added to the field; empty if there is none."""
+    """The text "unit" or "accepted" with which a setting was declared; empty if it has none."""
     extra: Any = settings_class().model_fields[name].json_schema_extra or {}
     text = extra.get(key, "")
     return str(text() if callable(text) else text)

@@ -242,7 +242,7 @@ def caller_of(request: Any, client: Any, header: str) -> str:
 
 
 def _seconds(request: Any, deadline_s: float) -> float:
-    """Time limit of the body: `deadline_s`, or the client's limit if shorter. The application reports bad limits."""
+    """Time limit of the body: `deadline_s`, or the client's limit if shorter. Invalid limits are ignored here."""
     for name, value in request.headers:
         if name == _TIMEOUT_HEADER:
             with suppress(ValueError):

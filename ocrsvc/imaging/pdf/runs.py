@@ -55,7 +55,7 @@ class Level:
 
 
 def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, degrees: int) -> Level:
-    """Turn characters of one direction to level; `spaces` (N,): what precedes each, IN_STRING to IN_OBJECT."""
+    """Rotate characters of one text direction to run left to right; `spaces` (N,): what precedes each (IN_STRING…)."""
     some = characters.of(indices)
     angle = np.radians(degrees)
     along, down = np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])
@@ -100,7 +100,7 @@ class Runs:
 
 
 def find_runs(level: Level, cells: Indices | None = None) -> Runs:
-    """Find the runs of a level's characters; a run stays within one cell of `cells` (C,), if given."""
+    """Find the runs of a level's characters; `cells` (C,) are the characters' table cells, which runs do not cross."""
     is_new, downwards = _breaks(level)
     if cells is not None:
         is_new[1:] |= np.diff(cells) != 0
@@ -129,7 +129,7 @@ def _breaks(level: Level) -> tuple[Flags, Flags]:
     gap = np.maximum(level.left[1:] - level.right[:-1], level.left[:-1] - level.right[1:])
     shift = level.base[1:] - level.base[:-1]
     similar = em <= _LARGER * np.minimum(level.em[1:], level.em[:-1])
-    # A justified line with few words has wide gaps at its spaces.
+    # Allow wider gaps at typed spaces, because a justified line with few words stretches its spaces.
     is_stretched = (level.spaces[1:] == IN_OBJECT) & (np.diff(level.indices) == 2)
     beside = (np.abs(shift) <= SHIFT * em) & (gap <= np.where(is_stretched, _STRETCHED, GAP) * em) & similar
     sideways = np.abs((level.left + level.right)[1:] - (level.left + level.right)[:-1]) / 2

@@ -238,7 +238,7 @@ class _Head:
         return self.add("Add", before, inside, output=BEST)
 
     def add_probabilities(self, scores: str, best: str, begins: str | None = None) -> None:
-        """Add PROBABILITIES (N,) of characters: runs of a class except blank (0); `begins` (T,) also starts runs."""
+        """Add PROBABILITIES (N,), one per run of equal classes except blank (0); `begins` (T,) marks further starts."""
         all_but_last = self.add("Slice", best, self.constant([0]), self.constant([-1]))
         before = self.add("Concat", self.constant([0]), all_but_last, axis=0)
         changed = self.add("Not", self.add("Equal", best, before))
