@@ -29,7 +29,7 @@ _MAX_UNWRITTEN: Final = 4
 
 
 class Run:
-    """Reads pages and writes output files number `parts`, until the page limit or a `drain`; replaces `reopened`."""
+    """Reads pages and writes output `parts`, until the page limit or a `drain`; overwrites the files of `reopened`."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Run:
         self._admission = GroupAdmission(sys.maxsize, lambda: reader.at_once)
         self._writing = ThreadPoolExecutor(1, "batch-output")
         self._in_writing = 0
-        # Number of pages without a result, by part that was begun.
+        # Number of pages still without a result, by output part whose pages are queued.
         self._left: dict[int, int] = {}
         self._in_flight: dict[PageGroup, None] = {}
         self._attempts: dict[int, int] = {}
@@ -105,7 +105,7 @@ class Run:
                 return
 
     def _begin_groups(self) -> None:
-        """Begin groups ahead, so that readers do not wait for commits; a page that may kill a process is read alone."""
+        """Begin page groups ahead, so that readers never wait for commits; read pages that may kill a process alone."""
         if self._drain.is_set() or self._is_apart:
             return
         groups: list[PageGroup] = []
@@ -212,7 +212,7 @@ class Run:
             self._work.forget(self._plan.pages_of(part))
 
     def _read(self, group: PageGroup, *, is_to_be_read: bool) -> tuple[bytes, int] | None:
-        """Reading thread: read a group, unless its file duplicates an earlier file; returns as `_content_of`."""
+        """Reading thread: read a group, unless its file equals an earlier one; returns the result of `_content_of`."""
         with self._admission.entered(0):
             content = None if self._contents is None or is_to_be_read else self._content_of(group, self._contents)
             if content is None or content[1] == first_page_of(group):
@@ -257,5 +257,5 @@ class Run:
 
 
 def first_page_of(group: PageGroup) -> int:
-    """The plan's number of the first page of a group's file."""
+    """The number, in the plan, of the first page of the group's file."""
     return group.indexes[0] - group.file.pages.index(group.pages[0])

@@ -95,7 +95,7 @@ class ReadingChecks:
         return _lines(self._read_one(np.full_like(self._pixels[:1, :1], 255)))
 
     def deadline(self) -> str:
-        """Check that a page whose deadline has passed does not affect one that is read with it."""
+        """Check that a page whose deadline has passed does not affect another page of its batch."""
 
         def late() -> None:
             raise DeadlineExceeded("The deadline of this page has passed.")

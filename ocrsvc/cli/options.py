@@ -104,7 +104,7 @@ def _given_once(_ctx: click.Context, _parameter: click.Parameter, values: Sequen
 
 
 class Number(click.ParamType[Any]):
-    """A number from `low` to `high`, or `word`; `accepted` describes it in error messages."""
+    """A number from `low` to `high`, or the text `word`; `accepted` describes both in error messages."""
 
     name = "number"
 

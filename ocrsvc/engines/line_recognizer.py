@@ -54,7 +54,7 @@ class LineText:
     confidence: float  # in [0, 1]; empty text has confidence 0
     # the characters of the text with their positions; None if the recognizer does not report positions
     path: Path | None = field(default=None, compare=False)
-    # gaps at changes of script, by which the whole page's spaces there are decided; None without such changes
+    # gaps at changes of script, from which the spaces there are decided for the whole page; None without such changes
     gaps: ScriptGaps | None = field(default=None, compare=False)
     # (w,) uint64, ink in each column of the crop: bit 1 << row is set if the row has ink; only if words are requested
     ink: NDArray[np.uint64] | None = field(default=None, compare=False, repr=False)
@@ -127,7 +127,7 @@ def path_at(
     order = np.argsort(middles, kind="stable")
     lowest = _MIN_STEPS * np.arange(count)
     places = np.asarray(middles, np.float64)[order] * columns - lowest
-    # Distances of at least _MIN_STEPS, and all within the crop.
+    # Move characters apart to at least _MIN_STEPS, and keep all within the crop.
     places = np.clip(np.maximum.accumulate(places), 0, columns - _MIN_STEPS * count) + lowest
     steps = np.empty(count, np.intp)
     steps[order] = places.astype(np.intp)

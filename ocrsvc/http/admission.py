@@ -120,7 +120,7 @@ class KeyCheck:
 
     def refusal_of_head(self, request: Any, client_name: str | None) -> OcrsvcError | None:
         """A HeadCheck: check the key before the body arrives. For the event loop: uses keys in memory, never blocks."""
-        # Decode the path as the WSGI application will get it.
+        # Percent-decode the path, so that the key is checked for the path that the application will see.
         path, headers = "/" + unquote(request.path).lstrip("/"), dict(request.headers)
         sent = KeyRequest(request.method, path, request.query, lambda name: headers.get(name.upper(), ""))
         own = (find(sent) for find in self._routes.credentials.values())

@@ -22,7 +22,7 @@ NAME: Final = "jobs.sqlite"
 # Name prefix of damaged files and job folders, which are kept for inspection and not used.
 DAMAGED: Final = "damaged-"
 # Ages of jobs use monotonic time (came_s); Unix time (…_at_s) is for people and across boots. If a job is deleted, only
-# its pending callback about the expiry stays.
+# a callback about its expiry stays.
 _SCHEMA: Final = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS job (

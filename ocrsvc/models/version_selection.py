@@ -162,6 +162,6 @@ def list_models(catalogue: Catalogue) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """The first _MAX_SHOWN names in a list."""
+    """The first _MAX_SHOWN names, separated by commas."""
     every = list(names)
     return (", ".join(every[:_MAX_SHOWN]) or "none") + (", …" if len(every) > _MAX_SHOWN else "")

@@ -131,7 +131,7 @@ class EventLoop:
     def _call(self, act: Callable[[], object]) -> None:
         """Any thread: run a function on the loop's thread."""
         self._calls.put(act)
-        # A full pipe already wakes the loop.
+        # If the pipe is full, the write fails, and the loop wakes up anyway.
         with suppress(OSError):
             os.write(self._waker, b"x")
 
@@ -292,7 +292,7 @@ class EventLoop:
             self.enqueue(conn)
         else:
             self._listen(conn, self._on_body)
-            # Often the rest of the body has arrived by now.
+            # Read now instead of waiting for the poller: often the rest of the body has arrived.
             self._on_body(conn)
 
     def _on_body(self, conn: Connection) -> None:

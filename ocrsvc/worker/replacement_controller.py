@@ -44,7 +44,7 @@ def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[S
 
 
 def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
-    """SUCCESSOR if one more model and the largest step of memory fit on the GPU, else DRAIN_FIRST.
+    """SUCCESSOR if one more model and the largest memory increase so far fit on the GPU, else DRAIN_FIRST.
 
     NOTHING until the free memory was measured after the last exit.
     """
@@ -102,7 +102,7 @@ class ReplacementController:
                 return
 
     def fork_refused(self, arbiter: Any, error: Exception) -> None:
-        """After a failed fork: free the new worker's entry, so that its predecessor keeps serving; delay the next."""
+        """After a failed fork: free the new worker's entry, so that its predecessor keeps serving, and back off."""
         self._free_missing(arbiter)
         wait_s = self._back_off()
         arbiter.log.error(

@@ -26,7 +26,7 @@ _MAX_FILES: Final = 100
 _MAX_VALUES: Final = 100
 _LAST_PAGE: Final = 99_999
 _LAYERS: Final[dict[str, TextLayer]] = {"auto": "auto", "txt": "only", "ocr": "ignore"}
-# Places in a content list are thousandths of the page's width and height.
+# Positions in a content list are thousandths of the page's width and height.
 _PARTS: Final = 1000
 # FastAPI's status for a missing form field; MinerU answers any other mistake of the caller with 400.
 _MISSING: Final = 422
@@ -111,7 +111,7 @@ def _failure(failure: OcrsvcError) -> Response:
 
 
 def _stems(names: Iterable[str]) -> list[str]:
-    """The names without suffixes; one that occurred before gets a number."""
+    """The names without suffixes; a repeated name gets a number appended."""
     stems: list[str] = []
     for name in names:
         stem, number = PurePath(name).stem, 1
@@ -122,7 +122,7 @@ def _stems(names: Iterable[str]) -> list[str]:
 
 
 def result_of(pages: Sequence[Page], options: ParseRequest) -> dict[str, object]:
-    """The requested members for one file."""
+    """The result of one file in MinerU's format, with the members that the request asks for."""
     result: dict[str, object] = {}
     if options.return_md:
         result["md_content"] = "\n".join(text for _, text in markdown_by_page(pages) if text)

@@ -40,7 +40,7 @@ class NotOffered(OcrsvcError, status=501, code="not_offered", title="Not offered
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input or output of the Open Inference Protocol; `dims` is the shape per image, with -1 for lines."""
+    """An input or output of the Open Inference Protocol; `dims` is the shape per image, where -1 is the line count."""
 
     name: str
     datatype: str
@@ -73,7 +73,7 @@ JSON_OUT: Final = "output"
 
 OUTPUT_NAMES: Final = tuple(tensor.name for tensor in OUTPUTS)
 PIXEL_OUTPUTS: Final = ("boxes", "txts", "scores")
-"""The outputs for an image as pixels, which docling's OCR reads: without the dimension of the batch."""
+"""The outputs for an image sent as pixels; without a batch dimension, as docling's OCR expects them."""
 
 
 def requested_outputs(names: Sequence[str], outputs: Sequence[str] = OUTPUT_NAMES) -> list[str]:

@@ -1,4 +1,4 @@
-"""Requests of PaddleX's serving: their members, and the file in them."""
+"""JSON requests to PaddleX's serving API: their members, and the file in them."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -53,7 +53,7 @@ class LocalReader:
         return self._plan.engine_threads + 1
 
     def read(self, group: PageGroup, data: bytes | None = None) -> Iterator[PageResult]:
-        """Read a group; `data` is the file's content, None to load it."""
+        """Read a group of pages; `data` is the content of their file, None to load it."""
         try:
             data = self._load(group.file) if data is None else data
             with self._reader.open_document(data, self._page_limit_s, _CONTEXT) as document:

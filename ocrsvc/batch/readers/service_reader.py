@@ -107,7 +107,7 @@ class ServiceReader:
         self._services.close()
 
     def _answer(self, group: PageGroup) -> Answered | OcrsvcError:
-        """A service's answer, or the error with which all pages fail. Raises the errors that stop the run."""
+        """A service's response, or the error of all pages of the group. Raises the errors that stop the run."""
         try:
             body = self._load(group.file)
         except OcrsvcError as error:

@@ -61,7 +61,7 @@ def find_sources(
 
 
 class _Planner:
-    """Plans files; not thread-safe; the owner must `close` it. Raises BadOption."""
+    """Chooses the files and pages to read; not thread-safe; the owner must `close` it. Raises BadOption."""
 
     def __init__(self, request: SourceRequest, counts: PlanningCounts) -> None:
         self._request, self._counts = request, counts
@@ -242,7 +242,7 @@ def _hash(name: str, number: int, seed: int) -> int:
 def check_unchanged(
     planned: Iterable[SourceFile], request: SourceRequest, address: str, *, may_grow: bool = False
 ) -> None:
-    """Raises RunChanged, which counts the files that differ from the plan, and SourceGone.
+    """Raises RunChanged, with the number of files that differ from the plan, and SourceGone.
 
     Object stores (listing takes minutes) and standard input are not checked: a changed object fails when it is read.
     """

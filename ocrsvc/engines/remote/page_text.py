@@ -7,7 +7,7 @@ from typing import Final
 
 from ocrsvc.results import Line, Page
 
-# Only lines such as "primary_language: en": a page's own text may stand between two rules.
+# Front matter that models add: only lines such as "primary_language: en", as pages may have text between two rules.
 _FRONT_MATTER: Final = re.compile(r"\A\s*---[ \t]*\n(?:[a-z_]+:[^\n]*\n)+---[ \t]*(?:\n|\Z)")
 _FENCE: Final = re.compile(r"\A\s*```(?:markdown|md|html|text)?[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 # DeepSeek-OCR's types and positions of blocks, and special tokens of all models.

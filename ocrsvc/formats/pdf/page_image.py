@@ -1,4 +1,4 @@
-"""Converts an image file for a PDF page: JPEG and most PNG data is copied unchanged, all other is stored losslessly."""
+"""Converts an image file for a PDF page: copies JPEG and most PNG data unchanged, stores others losslessly."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

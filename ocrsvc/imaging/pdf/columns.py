@@ -67,7 +67,7 @@ class _Whites:
 
 @dataclass(slots=True)
 class _Channel:
-    """Aligned gaps of successive rows: the x range common to all, the gaps' indices, and rows passed since the last."""
+    """Aligned gaps of successive rows: the x range common to all, the gaps' indices, rows since the last (`passed`)."""
 
     left: float
     right: float
@@ -163,7 +163,7 @@ def _find_whites(
 def _behind(
     at: Indices, usable: Indices, reach: Numbers, rows: Indices, codes: Sequence[int], order: Indices
 ) -> tuple[Numbers, Flags]:
-    """The right end of the text after each gap, and whether that text is mostly digits; 0 and False at other gaps.
+    """The right end of the text after each `usable` gap, and whether it is mostly digits; for other gaps 0 and False.
 
     `at` holds the position in `order` of the last character before each gap.
     """
@@ -235,7 +235,7 @@ def _is_column(channel: _Channel, whites: _Whites) -> bool:
 
 
 def _has_edge(channel: _Channel, whites: _Whites) -> bool:
-    """Whether text is aligned at the gaps' left sides, at their right sides or, if it is numbers, at its own end."""
+    """Whether the texts left of the gaps end at one x, or those on their right begin (numbers also: end) at one x."""
     near = _SAME_EDGE * float(np.median(whites.em[channel.whites]))
     sides = [whites.left[channel.whites], whites.right[channel.whites]]
     if whites.is_number[channel.whites].mean() >= _MOSTLY:
@@ -277,7 +277,7 @@ def _beginning(line_of: Indices, codes: Sequence[int], is_apart: Flags, last: in
 
 
 def _cells(whites: _Whites, cuts: Indices, line_of: Indices, order: Indices) -> Indices:
-    """Number each character's cell, (C,): its line, split at the cuts."""
+    """(C,) the number of each character's cell; cells are lines split at the cuts."""
     is_first = np.zeros(len(line_of), np.int64)
     is_first[whites.after[cuts]] = 1
     by_line = order[np.argsort(line_of[order], kind="stable")]

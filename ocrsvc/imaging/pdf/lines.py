@@ -61,7 +61,7 @@ def is_blank(codes: NDArray[np.uint32]) -> Flags:
 
 
 def find_lines(characters: PageCharacters, find_rules: FindRules | None = None) -> list[TextLine]:
-    """Find the lines of a page, unordered; `find_rules` makes a finder of ruled lines between cells for an angle."""
+    """Find the lines of a page, unordered; `find_rules(degrees)` returns a finder of cell borders for a text angle."""
     blank = is_blank(characters.codes)
     seen = np.flatnonzero(~blank)
     spaces = _spaces(characters, blank, seen)

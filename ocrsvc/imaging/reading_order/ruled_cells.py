@@ -178,7 +178,7 @@ def _nearest(distances: Numbers) -> list[int]:
 def _closed_cell(
     vertical: Numbers, horizontal: Numbers, pairs: Iterable[tuple[int, int]], y: float, near: float
 ) -> Sides | None:
-    """Left, top, right, bottom rule of the cell around `y`, from the first of `pairs` that forms one; None without."""
+    """Left, top, right, bottom rule of the cell around `y`, by the first of `pairs` that forms a cell; else None."""
     for left, right in pairs:
         begin = max(vertical[left, 1], vertical[right, 1]) - near
         end = min(vertical[left, 2], vertical[right, 2]) + near
@@ -209,7 +209,7 @@ def _tables(cells: dict[Sides, RuledCell]) -> list[Block]:
 
 
 def _with_open_cells(lines: TextLines, tables: Sequence[Block]) -> list[Block]:
-    """Add lines of tables outside closed cells as cells; a table with many such lines is split into single frames."""
+    """Add a cell for each line of a table outside its closed cells; if they are many, split it into single frames."""
     middle = (lines.left + lines.right) / 2
     free = np.ones(len(middle), np.bool_)
     for cell in (cell for table in tables for cell in table):

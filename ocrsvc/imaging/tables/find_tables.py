@@ -226,7 +226,7 @@ def _pieces(line: int, text: str, frame: Frame, parts: Sequence[Interval]) -> It
 
 
 def _cuts(text: str, parts: Sequence[Interval]) -> list[int]:
-    """Indices at which a text is cut into parts: at its spaces if their number fits, else by the parts' widths."""
+    """Indices at which a text is cut into parts: at its spaces, if there is one per cut, else by the parts' widths."""
     blanks = [place + 1 for place, character in enumerate(text) if character == " "]
     if len(blanks) == len(parts) - 1:
         return blanks

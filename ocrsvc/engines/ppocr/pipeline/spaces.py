@@ -156,7 +156,7 @@ def _usual_gap(gaps_em: NDArray[np.float64]) -> float:
 
 
 def _type_sizes(lines: Sequence[tuple[ScriptGaps, Quad]]) -> list[float]:
-    """The type size of each line in pixels of its crop: its pitch or, if unknown, a share of its height."""
+    """The type size per line in crop pixels: the distance between Chinese characters, else a share of its height."""
     extents = [(gaps.crop_width, *sides(quad)) for gaps, quad in lines]
     # The line's height in the crop's horizontal scale, because the crop is squeezed.
     heights = np.array([width / max(along, 1.0) * max(across, 1.0) for width, along, across in extents])

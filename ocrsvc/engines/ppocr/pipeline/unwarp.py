@@ -88,7 +88,7 @@ class PageGrid:
         return cast(Points, (upper * (1 - y) + lower * y).astype(np.float32))
 
     def put_back(self, quads: Points) -> Points:
-        """Map boxes (N, 4, 2) to the picture; long edges move outwards as far as their lines bend there."""
+        """Map boxes (N, 4, 2) to the picture; their long edges move outwards, so that they enclose the curved lines."""
         top, bottom = self.locate(_edge(quads[:, 0], quads[:, 1])), self.locate(_edge(quads[:, 3], quads[:, 2]))
         left, right = _direction(bottom[:, 0], top[:, 0]), _direction(bottom[:, -1], top[:, -1])
         above, below = _beyond(top, left + right), _beyond(bottom, -left - right)
@@ -148,7 +148,7 @@ def _beyond(edge: Points, outwards: Points) -> Points:
     return cast(Points, np.maximum(over.max(axis=1, keepdims=True), 0))
 
 
-# If lines turn by at least this, the page is curved. On the corpus's tuning half no flat page with 40 pieces or more
+# If lines bend by at least this, the page is curved. On the corpus's tuning half no flat page with 40 pieces or more
 # reaches 1.8, and curved pages begin to lose rows at about 3.
 MIN_TURN_DEG: Final = 2.5
 # Fewest pieces of lines for a reliable bend: product labels with text in all directions have 20 to 40.

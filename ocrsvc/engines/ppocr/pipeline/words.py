@@ -38,7 +38,7 @@ MIDPOINT_COST: Final = 0.5
 # Number of steps by which the model reports a character after its middle. On the pages of benchmarks/words.py it is
 # 0.16 for Chinese characters, 0.21 for Latin letters and 0.29 for marks; one in ten is off by more than half a step.
 LATE_STEPS: Final = 0.2
-# Between characters without a space, wider gaps count only as this many columns: narrow marks have blank sides.
+# Where no space was read, a cut farther from ink than this is not better: the widest gap may be beside a narrow mark.
 CLEAR_PX: Final = 4
 EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)  # ink in all rows, to separate lines placed side by side
 # Ink farther than this from the middle of the line's first or last character, in crop heights, is ignored.

@@ -94,7 +94,7 @@ def detection_part(model: ModelVersion | None) -> ModelPart:
 
 
 def built_in_part(kind: Kind) -> ModelPart:
-    """The detector or the recognizer of the built-in model. Raises EngineUnavailable without its wheel."""
+    """The detector or the recognizer of the built-in model. Raises EngineUnavailable if its package is missing."""
     model = built_in_model()
     detection, recognition = model.description.detection, model.description.recognition[0]
     assert detection is not None, "the built-in model has both"
