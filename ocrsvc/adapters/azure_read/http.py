@@ -52,7 +52,7 @@ def _ranges(text: str) -> Ranges:
 
 
 class _AnalyzeQuery(RequestValues, alias_generator=to_camel):
-    """The query of an analyze request."""
+    """The query parameters of an analyze request."""
 
     api_version: Annotated[str, Field(alias="api-version", pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$")] = (
         "2024-11-30"

@@ -122,7 +122,7 @@ class UploadedFiles:
         return file
 
     def all(self) -> list[UploadedFile]:
-        """All files, newest first."""
+        """The files of all callers that have not expired, newest first."""
         if not self._store.folder.exists():
             return []
         return [file for job in self._store.all()[::-1] if (file := self.find(job.id)) is not None]

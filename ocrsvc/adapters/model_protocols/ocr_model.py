@@ -36,7 +36,7 @@ MAX_DIGITS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model version that serves; `numbers` are all available versions, `option` the reading option `model`."""
+    """A model version that serves; `numbers` are the model's available versions, `option` is the value of `model`."""
 
     name: str
     number: int

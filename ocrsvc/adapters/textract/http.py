@@ -52,12 +52,12 @@ def credentials(request: KeyRequest) -> str:
 
 
 def make_textract(context: AdapterContext) -> Blueprint:
-    """Make POST /."""
+    """Make the blueprint with the only route, POST /."""
 
     def call() -> Response:
         target = request.headers.get(_TARGET)
         if target is None:
-            # The client is not AWS's: answer as if this path had no POST.
+            # The request does not come from an AWS client: answer as if this path had no POST.
             raise MethodNotAllowed(["GET", "HEAD", "OPTIONS"])
         if target != OPERATION:
             named = target[:_SHOWN_CHARACTERS]

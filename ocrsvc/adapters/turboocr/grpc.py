@@ -61,7 +61,7 @@ def _original_errors(answer: Callable[[Any, Call], Any]) -> Callable[[Any, Call]
 
 
 class _Service:
-    """The methods of the service."""
+    """TurboOCR's gRPC methods."""
 
     def __init__(self, messages: Messages, model: OcrModel) -> None:
         self._messages, self._reader = messages, model.reader
