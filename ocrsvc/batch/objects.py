@@ -202,7 +202,7 @@ def _cause_of(failure: Exception) -> Exception:
 
 
 def open_objects(url: str) -> Objects:
-    """Objects of a URL's protocol. Raises BadOption: unknown protocol, missing package, or a secret in the URL."""
+    """The `Objects` for a URL's protocol. Raises BadOption: unknown protocol, missing package, or secret in the URL."""
     check_no_secrets(url)
     protocol = protocol_of(url)
     if protocol not in PACKAGES:
