@@ -284,7 +284,7 @@ def preload(engine: str) -> None:
 
 def main() -> None:
     """Run the fork server for the worker that is connected to standard input."""
-    # Signals for a whole cgroup or terminal are for the worker: it finishes its requests, then closes the socket.
+    # Ignore signals to the whole cgroup or terminal: the worker finishes its requests, then closes the socket.
     ignore_signals()
     control = socket.socket(fileno=os.dup(0))
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123

@@ -97,7 +97,7 @@ def _to_words(text: str, begin: int, end: int, least: int, most: int) -> tuple[i
 
 
 def _pair_gaps(parts: list[tuple[int, int] | None], remote: str) -> None:
-    """Give unaligned lines the remote lines between the same neighbours, if both are equal in number."""
+    """Between two aligned lines, pair local and remote lines one to one if there are equally many of them."""
     number = 0
     while number < len(parts):
         if parts[number] is not None:
