@@ -118,7 +118,7 @@ def _decode(raw: bytes, header: JpegHeader, gray: bool, _check: Check) -> Sample
     if raw.rfind(END_OF_IMAGE, header.scan_offset) >= 0:
         return decode_with_opencv(raw, flags, "JPEG")
     samples = None if header.has_scans else try_opencv(raw + END_OF_IMAGE, flags)
-    # libjpeg fills missing data with mid gray.
+    # libjpeg fills missing data with mid gray: a gray last corner shows that the file is truncated.
     if samples is None or np.all(samples[-8:, -8:] == 128):
         raise broken("JPEG", "is truncated: its pixels end before the last row")
     return samples
