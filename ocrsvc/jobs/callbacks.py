@@ -45,8 +45,8 @@ _MAX_OF_CALLER: Final = 2
 _BASE64_PREFIX: Final = "whsec_"
 _MIN_SECRET_CHARS: Final = 16
 
-# Callers take turns, with at most `max_of_caller` messages in flight, and one per host. Times after `far_s` count as
-# past: the system clock was set back.
+# Callers take turns; each has at most `max_of_caller` messages in flight, and at most one to each host. Times after
+# `far_s` count as past: the system clock was set back.
 _NEXT: Final = """
 WITH sending AS (SELECT caller, host FROM callback WHERE sending_until_s > :now_s AND sending_until_s < :far_s),
      turns AS (SELECT caller, max(turn) AS last_turn FROM callback GROUP BY caller)

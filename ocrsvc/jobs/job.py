@@ -90,7 +90,7 @@ class Job:
         return self.folder.name
 
     def record(self) -> Record:
-        """The owner and request."""
+        """The job's owner and request."""
         return Record(**self.get(RECORD))
 
     def data(self) -> bytes:
