@@ -130,7 +130,7 @@ class ModelControl:
 
     def rescan(self) -> Catalogue:
         """Scan the repository and read the state file. Raises BadModel: the repository cannot be listed."""
-        # Do this before taking `_scan_lock`, because it takes the lock of the loaded models.
+        # `loaded_versions` takes the lock of the loaded models: call it without `_scan_lock`, to avoid a deadlock.
         loaded = self.loaded_versions()
         with self._scan_lock:
             return self._renew(self.repository.scan(), loaded)

@@ -114,7 +114,7 @@ def _read(page: ReferencePage, image: Image, handle: Handle) -> PageMeasurement:
 
 
 def _read_once(page: ReferencePage, image: Image, handle: Handle) -> Page:
-    """Read a page once. Raises Refusal."""
+    """Let the model read a reference page once. Raises Refusal if it fails."""
     from ocrsvc.results import ReadTask
 
     with _refusing("failed", f"It fails on the reference page {page.name}: "):

@@ -178,7 +178,7 @@ class CrashGuard:
 
     @contextlib.contextmanager
     def loading(self, version: ModelVersion) -> Iterator[None]:
-        """Mark the load of a version during the block. Raises EngineUnavailable if too many loads crashed."""
+        """If the process dies in the block, count a crash of the version. Raises EngineUnavailable at MAX_CRASHES."""
         if version.is_built_in:
             yield
             return
