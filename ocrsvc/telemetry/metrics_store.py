@@ -247,7 +247,7 @@ class Sampler(threading.Thread):
         """The thread's function: sample until `stop` is called."""
         is_done = False
         while not is_done:
-            # Errors of the disk or key store are logged by the code that needs them.
+            # The code that needs the disk or the key store logs their errors.
             with suppress(OSError, OcrsvcError):
                 for metric, value in self._read():
                     self._worker_metrics.put(metric, value)
