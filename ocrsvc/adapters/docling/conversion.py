@@ -98,7 +98,7 @@ class Conversion(RequestValues):
 
 
 def parse_conversion(values: Mapping[str, object], target: object) -> Conversion:
-    """Validate the options. Raises BadOption."""
+    """Validate docling's options of a request. Raises BadOption."""
     if target == "presigned_url":
         # docling's clients request this target first, and retry with `inbody` after this error.
         text = "The target presigned_url needs artifact storage to be configured, which this service lacks."

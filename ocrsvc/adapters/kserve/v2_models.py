@@ -170,7 +170,7 @@ def _statistics(model: ServedModel, success: Node, fail: Node, stages: list[Node
 
 
 def load_model(model: OcrModel, name: str, parameters: Iterable[str], caller: Callable[[], Caller]) -> None:
-    """Load a model of the repository. Raises as `ModelOperations.load`; NotOffered if the request contains a model."""
+    """Load a model of the repository. Raises as `ModelOperations.load`; NotOffered if the request has its own model."""
     if model.operations is None:
         find_model(model, name)
         return

@@ -39,7 +39,7 @@ def _lines(outcome: Reading | OcrsvcError) -> tuple[Line, ...]:
 
 
 def to_system(lines: Sequence[Line]) -> Items:
-    """Confidence, text and corners of each line."""
+    """The lines as `ocr_system` returns them: confidence, text and corners."""
     placed = texts_with_corners(lines)
     return [{"confidence": score, "text": text, "text_region": region} for text, score, region in placed]
 

@@ -48,7 +48,7 @@ _BAD_FILES: Final = (errors.UnsupportedImage, errors.BrokenImage, errors.ImageTo
 
 
 def to_results(page: Page, parameters: PageParameters, scale: float = 1.0) -> dict[str, object]:
-    """The lines and the other requested parts; boxes are multiplied by `scale`."""
+    """The lines, and layout, reading order, blocks and tables if requested; boxes are multiplied by `scale`."""
     answer: dict[str, object] = {"results": _lines(page, parameters, scale)}
     if parameters.has_layout:
         answer["layout"] = [_region(number, region, scale) for number, region in enumerate(page.regions)]
