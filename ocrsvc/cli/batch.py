@@ -237,7 +237,7 @@ def _summary_of(outcome: RunCounts, address: str, elapsed_s: float, shard: str |
 
 
 def _make_report(destination: Destination) -> None:
-    """Write the report of a run and print its address. Raises OcrsvcError, OSError."""
+    """Write the report of a run, and print its path or URL. Raises OcrsvcError, OSError."""
     from ocrsvc.batch.report import write_report
 
     print(f"ocrsvc: report in {destination.address.rstrip('/')}/{write_report(destination)}", file=sys.stderr)

@@ -59,7 +59,7 @@ def serve(port: int | None, flags: Sequence[str], **known: str | Sequence[str] |
 
 
 def _check_flags(flags: Sequence[str]) -> None:
-    """Raises UsageError for a word that gunicorn does not know, or would take for another application or option."""
+    """Raises UsageError for an argument that gunicorn does not know, or would misread as an application or option."""
     config = Config("%(prog)s [OPTIONS]", prog="ocrsvc serve")
     parser = config.parser()
     parser.allow_abbrev = False
