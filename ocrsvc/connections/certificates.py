@@ -76,7 +76,7 @@ class TlsFiles:
     copy: MemoryCopy | None = None
 
     def source(self, role: Role) -> Path:
-        """The path from which to load a file."""
+        """The path from which to load a TLS file: of its copy in memory, if there is one."""
         path: Path = self.copy.path(role) if self.copy is not None else getattr(self, role)
         return path
 
@@ -85,7 +85,7 @@ class TlsFiles:
         return f"OCRSVC_TLS_{role.upper()} is {str(getattr(self, role))!r}"
 
     def read(self, role: Role) -> str:
-        """Read a file as text. Raises SettingsError."""
+        """Read one of the TLS files as text. Raises SettingsError."""
         try:
             return self.source(role).read_text(encoding="utf-8")
         except OSError as error:
