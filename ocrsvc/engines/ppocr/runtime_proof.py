@@ -89,7 +89,7 @@ class Proof:
 
     @property
     def wins(self) -> bool:
-        """Whether the runtime may be chosen."""
+        """Whether the runtime may be chosen: it has no fault, and is faster than fp32 by MIN_GAIN."""
         return not self.fault and self.gain >= MIN_GAIN
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ def prove_runtimes(
             # The only page is done, so log the detectors now: trying the recognizers takes longer.
             report(detection)
         crops = [cut(page, outline, input_width(*extent(outline), height), height) for outline in outlines]
-        # Other models than the built-in one may place spaces differently, so their spaces are ignored.
+        # Ignore the spaces of models other than the built-in one, which may place them differently.
         differ = partial(_misread, ignored=_BESIDE_CHINESE if parts[1].version.is_built_in else " ")
         recognition.add(partial(read_lines, parts[1], crops), differ)
     for comparison in (recognition,) if is_own_page else (detection, recognition):

@@ -111,7 +111,7 @@ def run_bound(
     outputs: Sequence[str],
     options: ort.RunOptions | None = None,
 ) -> list[Any]:
-    """Run a model with one input on a GPU array that fits it, on the stream of `gpu`; outputs stay on the GPU.
+    """Run a model with one input on a GPU array of its dtype, on the stream of `gpu`; outputs stay on the GPU.
 
     Raises EngineFailed if the array is not C-contiguous, or an output has an unsupported dtype.
     """
