@@ -49,7 +49,7 @@ class LoadState(Enum):
 class Waiter:
     """A request that waits for a version; done when it has its lease or a failure.
 
-    From the time `patience_s` on, another loaded version should read the request.
+    From the time `patience_s` on, another version that is already loaded should read the request.
     """
 
     is_done: bool = False

@@ -1,4 +1,4 @@
-"""Makes a version from a model's files: ONNX models, the OCR library Tr, or a folder with a `model.toml`.
+"""Makes a model version from files: ONNX models, the OCR library Tr, or a folder with a `model.toml`.
 
 Source and licence come from the wheel that contains the files, or from a licence or README beside them.
 """
