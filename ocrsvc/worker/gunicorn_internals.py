@@ -224,7 +224,7 @@ class PidFile:
         self.path, self._pid = Path(name), os.getpid()
 
     def write(self) -> None:
-        """Write this process's id, unless the file has it. Raises OSError, also if it names another running process."""
+        """Write this process's id to the pid file. Raises OSError, also if the file names another running process."""
         other = _living_process(self.path)
         if other == self._pid:
             return
@@ -239,7 +239,7 @@ class PidFile:
             fresh.unlink(missing_ok=True)
 
     def unlink(self) -> None:
-        """Remove the file if it has this process's id; gunicorn calls this on a reload and at the end."""
+        """Remove the pid file if it names this process; gunicorn calls this on a reload and at the end."""
         with suppress(OSError):
             if _living_process(self.path) == self._pid:
                 self.path.unlink()
