@@ -177,7 +177,7 @@ NotServed = Annotated[bool, AfterValidator(_refuse_true)]
 
 
 def file_name_of(text: str, default: str) -> str:
-    """The end of a client's file name, without folders; `default` if nothing is left."""
+    """The last component of a client's path or file name, shortened; `default` if nothing is left."""
     name = PurePath(text[-1000:].replace("\\", "/").replace("\0", "")).name[-_MAX_NAME_CHARACTERS:]
     # Drop lone surrogates, which UTF-8 cannot encode.
     return name.encode("utf-8", "ignore").decode() or default
