@@ -50,7 +50,7 @@ class WorkFile:
         try:
             self._open(run_id)
         except sqlite3.DatabaseError as error:
-            # Continue only if the file is damaged, not after other errors such as a full disk.
+            # Set the file aside only if it is damaged, not after other errors such as a full disk.
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise
