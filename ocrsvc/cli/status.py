@@ -73,7 +73,7 @@ def _total(counts: Mapping[str, float]) -> str:
 
 
 def describe_overview(answer: Node) -> Iterator[str]:
-    """Memory, GPUs, the last minute, stored jobs, crash denylist, and failures of the service."""
+    """Yield lines about the service: memory, GPUs, the last minute, stored jobs, crash denylist, and failures."""
     memory = answer["memory"]
     yield f"memory      {bytes_of(memory['used_bytes'])} of {bytes_of(memory['limit_bytes'])} in use"
     for gpu in answer["gpus"]:
