@@ -109,7 +109,7 @@ class TlsSocket:
         """The client's verified certificate after the handshake, or {}; `now_s` is Unix time. Raises ssl.SSLError."""
         assert self._tls is not None, "only after the handshake"
         certificate: dict[str, Any] = self._tls.getpeercert() or {}
-        # OpenSSL does not check the expiry again when a session is resumed.
+        # When a TLS session is resumed, OpenSSL does not check again whether the client's certificate has expired.
         if self._tls.session_reused and certificate and ssl.cert_time_to_seconds(certificate["notAfter"]) <= now_s:
             raise ssl.SSLError("the certificate of a resumed session has expired")
         return certificate
@@ -177,7 +177,7 @@ class TlsSocket:
             self.flush()
         return taken_bytes
 
-    # gunicorn calls this for short responses.
+    # gunicorn sends short responses with `sendall`.
     sendall = send
 
     def send_plain(self, data: bytes) -> None:
