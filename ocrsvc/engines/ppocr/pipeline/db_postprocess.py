@@ -128,7 +128,7 @@ def first_scale(height: int, width: int) -> float:
 
 
 def second_scale(found: FoundLines, scale: float, longest: float) -> float:
-    """The scale that the found text needs; `longest`, the image's `longest_side`, limits it."""
+    """The scale of a second pass that makes the found text readable; `longest`, the `longest_side`, limits it."""
     wanted = UNCLAIMED_GAIN if found.unclaimed > UNCLAIMED_SHARE else 1.0
     if found.specks >= max(MIN_SPECKS, SMALL_TEXT_SHARE * (found.specks + len(found.outlines))):
         wanted = READABLE_PX / MIN_SHAPE_PX
