@@ -34,7 +34,7 @@ class EngineInput:
 
     @property
     def left(self) -> ReadOptions:
-        """The options that the engine must still apply."""
+        """The read options that are left to the engine; `apply` applies the others."""
         return replace(self._options, rotate="auto" if self._options.rotate == "auto" else "0", region=None)
 
     def apply(self, image: Image) -> Image:

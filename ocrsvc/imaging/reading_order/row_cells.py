@@ -132,7 +132,7 @@ def _centred_cells(lines: TextLines, group: Indices) -> list[Indices]:
 
 
 def _are_level(lines: TextLines, cells: list[Indices], most: float) -> tuple[bool, bool]:
-    """Whether the first lines of cells, and their centres, are at most `most` line heights apart."""
+    """Whether the cells' first lines, and whether their centres, differ by at most `most` line heights in y."""
     max_px = most * median(lines.height[np.concatenate(cells)])
     firsts = [float(lines.middle[cell].min()) for cell in cells]
     middles = [float(lines.top[cell].min() + lines.bottom[cell].max()) / 2 for cell in cells]
@@ -165,7 +165,7 @@ def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
 def _wrapped(lines: TextLines, rows: Rows) -> Links:
     """Link each line to the line below that continues it: a line whose first word did not fit into the line above."""
     here = numbers_of(rows)
-    # The left side of the next line in the row limits the column.
+    # A line's column ends at the left side of the next line in its row.
     nexts = np.concatenate([[*lines.left[row[1:]], np.inf] for row in rows])
     size = median(lines.height[here])
     order = np.argsort(lines.left[here], kind="stable")

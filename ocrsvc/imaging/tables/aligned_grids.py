@@ -184,7 +184,7 @@ def _with_heading(
 
 
 def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32], check: Check) -> Iterator[Grid]:
-    """Find stacks of horizontal rules (N, 4) of equal extent with table rows between them; the grids have no cells."""
+    """Find stacks of horizontal rules with equal ends and table rows between them; `complete` adds the cells."""
     frames = np.array([block.frames[line] for line in block.lines]).reshape(-1, 4)
     middles, left_looks = (frames[:, :2] + frames[:, 2:]) / 2, MAX_LOOKS * len(frames)
     for left, right, places in _stacks(segments, block.line_height):
@@ -207,7 +207,7 @@ def find_stacked_grids(block: TextBlock, segments: NDArray[np.int32], check: Che
 
 
 def complete(block: TextBlock, grid: Grid) -> Grid | None:
-    """Add rows and columns of text to a grid of rules; None if there are fewer than two columns or too many."""
+    """Add the rows and columns of the text to a grid of ruled lines; None for fewer than two columns, or too many."""
     sides = grid.columns[0], grid.columns[-1]
     bands = _bands(block, *sides, grid.rows)
     if len(grid.columns) > 2:
