@@ -50,7 +50,7 @@ def _check(file: SourceFile) -> None:
 
 
 def _tags() -> dict[str, str]:
-    """The tag of each language name of Tesseract (languages.toml)."""
+    """Tesseract's names of languages, each with its language tag (languages.toml)."""
     text = resources("ocrsvc.models.importers").joinpath("languages.toml").read_text("utf-8")
     tags: dict[str, str] = tomllib.loads(text)["tesseract"]
     return tags
