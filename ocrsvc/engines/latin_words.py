@@ -55,7 +55,7 @@ class LatinWords:
     def _read_again(
         self, texts: list[LineText], outlines: Sequence[Outline], runs: Sequence[tuple[int, _Span]], most: float
     ) -> float:
-        """Read runs again, and replace those in `texts` that turn out to be Latin; a line's runs are in ascending order.
+        """Read runs again; replace those in `texts` that turn out to be Latin; a line's runs are in ascending order.
 
         Reads the first runs up to a total length of `most`; returns the total length that was read (see `_length`).
         """
