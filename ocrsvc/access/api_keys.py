@@ -40,7 +40,7 @@ _SECRET_BYTES: Final = 32
 _ID: Final = slice(len(_PREFIX), len(_PREFIX) + 2 * _ID_BYTES)
 # For comparison if the id is unknown, so that this takes as long as for a wrong secret.
 _NO_DIGEST: Final = bytes(sha256().digest_size)
-# Any character of a secret in a URL may be percent-encoded; it ends with a character that no secret has.
+# Any character of a secret in a URL may be percent-encoded; a match ends before a character that no secret has.
 _PREFIX_IN_URL: Final = "".join(f"(?:{character}|%{ord(character):02x})" for character in _PREFIX)
 _SECRET_PART: Final = re.compile(
     rf"({_PREFIX_IN_URL}(?:[0-9a-f]|%3[0-9]|%6[1-6]){{{2 * _ID_BYTES}}}(?:_|%5f))[a-z0-9_%-]+", re.IGNORECASE
