@@ -192,7 +192,7 @@ class RayReader:
 
     @contextmanager
     def _taken(self, *, alone: bool) -> Iterator[Actor]:
-        """Wait for an actor with room for a group, and reserve the room; if `alone`, wait for an idle actor, all of it.
+        """Wait for an actor with room for a group, and reserve the room; if `alone`, an idle actor with all its room.
 
         No other group begins while a group waits to be read alone. Raises the error that made the reader fail.
         """
