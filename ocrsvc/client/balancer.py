@@ -268,12 +268,12 @@ class Balancer:
                 self._waiting.popleft().set()
 
     def _is_silent_alone(self, place: Place) -> bool:
-        """Whether other services have answered since the slot was taken, but not its own, which is then at fault."""
+        """Whether since the slot was taken other services have answered but its own has not, and so is at fault."""
         answered = [host for host in self._hosts.values() if host.answered_s >= place.began_s]
         return bool(answered) and place.host not in answered
 
     def _judge(self, host: Host, outcome: Outcome, *, probe: bool) -> None:
-        # Ignore failures of a single service: it must never be ejected.
+        # Ignore failures of the only service: it must never be ejected.
         if len(self._hosts) > 1 or outcome is Outcome.ANSWERED:
             host.judge(outcome, self._rules, self._clock(), self._chance(), probe=probe)
 
