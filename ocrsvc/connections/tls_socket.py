@@ -247,7 +247,7 @@ class Handshakes:
         return TlsSocket(sock, self._context())
 
     def begin_turn(self) -> None:
-        """Allow handshakes TURN_S again; the event loop calls this at the start of each iteration."""
+        """Give handshakes a new time budget of TURN_S; the event loop calls this at the start of each iteration."""
         self._left_s = TURN_S
 
     def advance(self, sock: TlsSocket, client: object) -> bool:
