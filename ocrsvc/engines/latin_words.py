@@ -144,7 +144,7 @@ def _is_latin(text: str, size: tuple[float, float]) -> bool:
 
 
 def _replaced(text: LineText, run: _Span, read: LineText, sides: tuple[float, float]) -> LineText:
-    """Replace a line's characters in `run` by the text read again; `sides` are the run's, as shares of the crop."""
+    """Replace the characters of `run` by the text `read`, which lies between `sides`, in shares of the crop's width."""
     path, other = text.path, read.path
     assert path is not None, "only lines with a path have doubtful words"
     assert other is not None, "such a word is refused"

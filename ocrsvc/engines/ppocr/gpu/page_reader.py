@@ -72,7 +72,7 @@ class GpuPipeline:
     scripts: Sequence[Script[Recognizer]]  # recognizers whose readers accept GpuCrops
 
     def open(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
-        """Open a reader of the task's image that puts its text mask in `last_mask`. Raises MemoryError on a full GPU."""
+        """Open a reader that puts the page's text mask into `last_mask`. Raises MemoryError if the GPU is full."""
         page = self.backend.upload(task.image.pixels)
         return open_page(self.scripts, task.options, lambda one: GpuPageReader(self, page, task, one, last_mask))
 

@@ -29,7 +29,7 @@ Division = tuple[list[Contour], tuple[float, ...]]
 LEVELS: Final = (0.3, 0.5, 0.7, 0.85)  # probability thresholds, tried in this order
 MIN_SHAPE_PX: Final = 3  # shortest side of a part; smaller parts are dropped
 MAX_PARTS: Final = 24  # a shape that splits into more parts is noise
-# To limit the time, contours are split only until their bounding boxes' total area exceeds this multiple of the map.
+# Contours are split only until their bounding boxes' total area exceeds this multiple of the map's, to limit the time.
 MAX_SCANNED_AREA: Final = 4.0
 # Limit on the total area of the parts' bounding boxes, relative to the shape's; at most 1.2 on the corpus. It is higher
 # only for nested shapes, whose boxes contain each other.

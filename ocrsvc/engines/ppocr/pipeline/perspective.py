@@ -88,7 +88,7 @@ def _fit(axes: _Axes, used: NDArray[np.bool_]) -> _Convergence | None:
     angle, rate = float(np.average(angles, weights=weights)), 0.0
     for _ in range(_ROUNDS):
         along, below = _turned(axes.middles[used], angle)
-        # Where each line, prolonged, crosses the perpendicular through the text's middle; small angles equal tangents.
+        # Where each line, prolonged, crosses the perpendicular through the text's middle (tan x = x for small angles).
         places = below - (angles - angle) * along
         left = angles - angle - rate * places
         limit = 2 * np.median(np.abs(left)) + 1e-4
@@ -110,7 +110,7 @@ def _turned(points: Values, angle: float) -> tuple[Values, Values]:
 
 
 def _trapezoids(axes: _Axes, convergence: _Convergence) -> Values:
-    """(N, 4, 2) trapezoids of the lines: ends perpendicular to the middle line, thickness changing at the rate."""
+    """Trapezoids (N, 4, 2) of the lines: ends perpendicular to the middle line, thickness changed by `convergence`."""
     along = np.stack([np.cos(axes.angles), np.sin(axes.angles)], axis=-1)
     across = np.stack([-along[:, 1], along[:, 0]], axis=-1)
     angle, rate = convergence
