@@ -146,7 +146,7 @@ class StallDetector:
         self._taken_bytes = 0
 
     def note(self, now_s: float, *, left: bool, taken: int = 0) -> None:
-        """Record that the client read `taken` bytes, and whether more wait for it."""
+        """Record that the client read `taken` bytes, and whether more bytes wait to be sent to it (`left`)."""
         if not left:
             self._since_s, self._taken_bytes = None, 0
             return
