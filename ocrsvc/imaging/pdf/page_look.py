@@ -106,7 +106,7 @@ def _area_of_pieces(ink: Pixels) -> int:
 
 
 def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder | None:
-    """Make a RuleFinder for text turned by `degrees`, None unless 90 divides them; it gets gaps on the upright page."""
+    """Make a RuleFinder for text turned by a multiple of 90 `degrees`, else None; its gaps are on the upright page."""
     if degrees % 90:
         return None
     height, width = drawing.shape

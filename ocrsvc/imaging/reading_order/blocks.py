@@ -121,7 +121,7 @@ def _parts_rows(lines: TextLines, gutter: Gutter, beside: Indices) -> bool:
 
 
 def _joined(lines: TextLines, bands: list[Indices], beside: Indices) -> list[Indices]:
-    """Merge the bands (lines from top to bottom) that a gutter crosses; `beside` are the lines on its two sides."""
+    """Merge the bands (groups of lines, top to bottom) that a gutter crosses; `beside` are the lines on its sides."""
     tops = [lines.top[band[0]] for band in bands]
     first = int(np.searchsorted(tops, lines.top[beside].min(), "right")) - 1
     last = int(np.searchsorted(tops, lines.top[beside].max(), "right"))

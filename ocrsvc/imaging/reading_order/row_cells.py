@@ -74,7 +74,7 @@ def _groups(lines: TextLines, here: Indices) -> Iterator[tuple[list[Indices], In
 
 
 def records_of(lines: TextLines, here: Indices) -> list[tuple[list[Indices], Indices]]:
-    """(cells, lines) per row of a table with multi-line cells; [] unless first lines or centres of cells are level."""
+    """(cells, lines) per row of a table with multi-line cells; [] unless first lines or centres are mostly level."""
     rows = rows_of(lines, here)
     if len(rows) < TABLE_ROWS or max(map(len, rows)) < 2:
         return []
