@@ -21,7 +21,7 @@ from ocrsvc.errors import KeysUnavailable
 LOGGER: Final = logging.getLogger("ocrsvc.access")
 
 BLOCK: Final = 16
-"""Requests or pages in one block."""
+"""Number of requests, or of pages, that are reserved from the store at once, as a block."""
 
 SPARE: Final = 4
 """A block is reserved only if at least this many times its size is left of the limit."""
@@ -30,7 +30,7 @@ _PLACE_IN_NEED: Final[Mapping[LimitName, int]] = {"concurrency": 0, "requests": 
 _NO_LIMITS: Final = KeyLimits()
 _SCARCE_S: Final = 1.0
 _ALIVE_S: Final = 1.0
-# Longest time that a call to a store may take.
+# Time limit of a call to the API key store.
 _LIMIT_S: Final = 1.0
 
 
@@ -45,7 +45,7 @@ class KeyReservation:
         self._held = Hold()
         self._requests = self._pages = self._counted = 0
         self._tokens = 0
-        # Monotonic times until which one field of Need, or all fields (a scarce key), are reserved without blocks.
+        # Monotonic times, per field of Need and for all, until which only what is needed is reserved, not a block.
         self._single_until_s = [-_SCARCE_S] * len(Need())
         self._scarce_until_s = -_SCARCE_S
 

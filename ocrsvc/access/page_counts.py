@@ -21,7 +21,7 @@ SERIES: Final = 512
 
 
 class _Series(ctypes.Structure):
-    """The key's name, day and id of a series; an entry without a name is free."""
+    """One series of page counts: its key's name, its day and its id; free if the name is empty."""
 
     _fields_ = (("name", ctypes.c_char * 64), ("day", ctypes.c_char * 16), ("id", ctypes.c_int64))
 

@@ -95,7 +95,7 @@ class PageReader(Protocol):
 
     @property
     def at_once(self) -> int:
-        """Number of groups that can be read at once; may change during a run."""
+        """Number of page groups that can be read at once; may change during a run."""
 
     def read(self, group: PageGroup) -> Iterator[PageResult]:
         """Yield a result for each page as soon as it is read. Raises OcrsvcError only if the run must stop."""

@@ -45,7 +45,7 @@ class SourceRequest:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccess:
-    """How to call services: `at_once` groups per service; the run stops after `patience_s` without any answer."""
+    """How to call services: `at_once` page groups per service; the run stops after `patience_s` without any answer."""
 
     api_key: str | None = None
     ca: Path | None = None

@@ -107,7 +107,7 @@ class Attempts:
             may_wait = self._balancer.is_probing() and self._rules.patience_s > 0
             return _MAX_PAUSE_S if may_wait else self._unreachable_pause_s()
         self._unreachable_since_s = None
-        # Nothing wakes this request when an ejection ends, so limit the pause.
+        # Nothing wakes this request when an ejected service may be used again, so limit the pause.
         if refused is None:
             return _MAX_PAUSE_S
         refusal, wait_s = refused

@@ -60,7 +60,7 @@ class Transport:
 
     @property
     def waiting(self) -> bool:
-        """Whether received frames can be handled now: some were left, and the output buffer has room."""
+        """Whether there are received frames to handle, and the output buffer has room for answers."""
         connection = self.connection
         return connection.waiting and self._closing_s is None and len(connection.out) < limits.MAX_UNSENT_BYTES
 
@@ -289,7 +289,7 @@ class RpcServer:
                 self._selector.unregister(listener)
 
     def _close_listeners(self) -> None:
-        """Accept queued connections, then close the listeners, because the kernel resets queued ones then."""
+        """Accept queued connections before closing the listeners, because the kernel would reset them."""
         self._update_accepting()
         while self._listeners:
             listener = self._listeners.pop()

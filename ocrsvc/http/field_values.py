@@ -9,7 +9,7 @@ import orjson
 
 from ocrsvc.errors import BadOption
 
-# Most characters of a field's text; images in base64 may be longer.
+# Largest number of characters in a field's text; images in base64 may be longer.
 MAX_TEXT: Final = 1 << 20
 _DECIMAL: Final = re.compile(r"(?:[0-9]{1,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 # JSON has one number type, so 640.0 means 640; above 2**53 floats do not represent every integer.

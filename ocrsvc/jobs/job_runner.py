@@ -33,7 +33,7 @@ from ocrsvc.telemetry.loggable import loggable_error
 OPENING: Final = 0
 # After this many tries that never finished, a page is assumed to crash the processes that read it.
 MAX_TRIES: Final = 3
-# Interval of syncs; after a power failure the pages since the last one are read again.
+# Interval of syncs to disk; after a power failure the pages since the last sync are read again.
 _SYNC_S: Final = 2.0
 _SWEEP_S: Final = 60.0
 
@@ -158,7 +158,7 @@ class JobReading:
             why = f"The page was begun {MAX_TRIES} times and never finished; it is skipped."
             self._write(numbers[0], {"error": why, "code": DeadlineExceeded.code})
             return
-        # A page with unfinished tries is read alone.
+        # A page with unfinished tries is read alone, so that it takes no other page with it if it crashes the process.
         some = list(takewhile(lambda number: number not in self._begun, numbers)) or [numbers[0]]
         pages = (DocumentPage(document, number) for number in some)
         try:
@@ -250,5 +250,5 @@ class JobReading:
             times = self._begun.pop(number, 0)
             if more is not None and times + more > 0:
                 self._begun[number] = times + more
-        # Not synced, as a power failure is not a page's fault.
+        # Not synced to disk: a try that a power failure ended should not count against the page.
         self._job.put(BEGUN, self._begun, is_durable=False)

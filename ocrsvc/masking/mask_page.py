@@ -170,9 +170,9 @@ def _share(line: Line, begin: int, end: int) -> tuple[float, float]:
 
 
 def _along(box: Box, point: Point) -> float:
-    """A point's position along a line's box, as a share of its length."""
+    """A point's position along a line's box, as a share of the box's length."""
     begin, end = complex(*box[0]), complex(*box[1])
-    # The real part of the quotient is the projection of one vector on the other, as a share of the other's length.
+    # The quotient's real part is the point's projection on the line from `begin` to `end`, as a share of its length.
     return ((complex(*point) - begin) / (end - begin)).real if end != begin else 0.0
 
 

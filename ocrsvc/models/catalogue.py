@@ -35,7 +35,7 @@ class Model:
 
     @property
     def target(self) -> ModelVersion | None:
-        """The version that serves requests without a version as soon as it is loaded; None if no version may serve."""
+        """The version that serves requests that name no version, once it is loaded; None if no version may serve."""
         return self.labelled(STABLE) or next(iter(self.available), None)
 
 
@@ -142,7 +142,7 @@ def _model(catalogue: Catalogue, name: str) -> Model:
 
 
 def _wanted(policy: ModelPolicy | None, versions: list[ModelVersion], state: ModelState) -> list[ModelVersion]:
-    """Versions, newest first, that the policy or an explicit load wants."""
+    """Versions to be loaded, newest first: those that the policy selects or an explicit load request names."""
     newest = versions[: policy.newest] if policy is not None else []
 
     def is_wanted(version: ModelVersion) -> bool:

@@ -45,7 +45,7 @@ _MAX_BAD: Final = 100  # largest number of unusable versions that are logged
 
 @dataclass(slots=True)
 class _Failed:
-    """Failed loads of a version in this worker: all, those that were its own fault, and the time of the next try."""
+    """Failed loads of a version in this worker: all, those by the version's fault, and the time of the next try."""
 
     tries: int = 0
     own_fault: int = 0
@@ -195,7 +195,7 @@ class ModelWatcher:
         self._thread.begin(self._run)
 
     def stop(self) -> None:
-        """Stop watching, and abort a running proof, which another worker will repeat. Safe if never started."""
+        """Stop watching, and abort the test of a version, which another worker will repeat. Safe if never started."""
         self._done.set()
         for thread in (self._thread, self._proving, self._switching):
             thread.wait(_END_S)

@@ -62,7 +62,7 @@ def without_passwords(text: str) -> str:
 
 
 def _declared(name: str, key: str) -> str:
-    """The text "unit" or "accepted" with which a setting was declared; empty if it has none."""
+    """The `unit` or `accepted` text (see `setting`) in a setting's declaration; empty if it has none."""
     extra: Any = settings_class().model_fields[name].json_schema_extra or {}
     text = extra.get(key, "")
     return str(text() if callable(text) else text)

@@ -15,7 +15,7 @@ detect: find lines; recognise: read lines; answer: everything after that."""
 STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 
 MAX_SEGMENTS: Final = 256
-"""Segments of one request that are kept for its trace; the seconds of later ones are still counted."""
+"""Largest number of segments kept for a request's trace; the seconds of later segments are still counted."""
 
 
 class Segment(NamedTuple):
@@ -95,11 +95,11 @@ class NoLedger(Ledger):
     """A Ledger that records nothing; thread-safe."""
 
     def enter(self, stage: Stage) -> Stage:
-        """Do nothing."""
+        """Do nothing: NoLedger records no times."""
         return stage
 
     def note_page(self, phases: Sequence[Segment]) -> None:
-        """Do nothing."""
+        """Do nothing: NoLedger records no times."""
 
 
 NO_LEDGER: Final = NoLedger(0.0)

@@ -20,7 +20,7 @@ from ocrsvc.errors import BadModel
 
 MANIFEST: Final = "SHA256SUMS"
 MAX_MANIFEST_BYTES: Final = 1 << 20
-# Most dots in a line of TOML: parsing dotted keys takes quadratic time, 13 s for 64 KB, and all memory for 200 KB.
+# Maximum dots per line of TOML: parsing dotted keys takes quadratic time, 13 s for 64 KB, and all memory for 200 KB.
 _MAX_DOTS: Final = 200
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _LINE: Final = re.compile(r"([0-9a-f]{64}) [ *](\S.*)")

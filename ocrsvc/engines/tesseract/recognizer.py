@@ -40,7 +40,7 @@ _SARA_AA: Final = "\u0e32"
 
 @dataclass(slots=True)
 class _Character:
-    """A letter with its marks, the left and right edge of its box in pixels, and the confidence of its word.
+    """A letter with its combining marks, the left and right edge of its box in pixels, and the confidence of its word.
 
     The edges are NaN if Tesseract reports the box of the whole word.
     """
@@ -114,7 +114,7 @@ class TesseractReader:
         return LineText("".join(one.text for one in characters), float(np.mean(confidences)), path)
 
     def _symbols(self) -> Iterator[_Character]:
-        """The symbols of the line in logical order; a symbol may be a mark alone."""
+        """The symbols of the line in logical order; a symbol may be only a combining mark."""
         symbol, word = self._library.RIL.SYMBOL, self._library.RIL.WORD
         iterator = self._api.GetIterator()
         if iterator is None or iterator.Empty(symbol):
@@ -128,7 +128,7 @@ class TesseractReader:
 
 
 def _joined(symbols: Iterator[_Character]) -> Iterator[_Character]:
-    """Join marks with the letter before them."""
+    """Join combining marks with the letter before them."""
     last: _Character | None = None
     for symbol in symbols:
         for letter in symbol.text:

@@ -56,7 +56,7 @@ Sessions = tuple[int, int]  # session numbers of the model that finds lines and 
 
 
 class TrLibrary:
-    """The library of a folder, loaded; any thread may open and release sessions. Raises EngineUnavailable."""
+    """Tr's library, loaded from a folder; any thread may open and release sessions. Raises EngineUnavailable."""
 
     def __init__(self, home: Path | None) -> None:
         self._home = _check_home(home)
@@ -78,7 +78,7 @@ class TrLibrary:
             return finder, reader
 
     def release(self, sessions: Sessions) -> None:
-        """Free the models of a pair; no thread may be using it."""
+        """Release both sessions and free their models; no thread may be using them."""
         with self._lock:
             for number in sessions:
                 self.calls.tr_release(number)
@@ -232,7 +232,7 @@ def _invalid_result(result: str, image: Pixels) -> EngineFailed:
 
 
 def _check_home(home: Path | None) -> Path:
-    """The absolute path of the folder, after a check of its files. Raises EngineUnavailable."""
+    """Check the files in Tr's folder, and return its absolute path. Raises EngineUnavailable."""
     if home is None:
         raise EngineUnavailable("The engine tr needs Tr 2.3, but OCRSVC_TR_HOME is not set.", _REMEDY)
     folder = home.absolute()

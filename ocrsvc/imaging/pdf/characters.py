@@ -24,7 +24,7 @@ _EM_OF_INK: Final = 1.25  # em size assumed for a font whose size is implausible
 
 @dataclass(frozen=True, slots=True)
 class PageFrame:
-    """Size in pixels of the page drawn for an engine, and of the small drawing for page_look (0 x 0: no drawing)."""
+    """Sizes in pixels: the page drawn for an engine, and the small drawing that page_look examines (0 x 0: none)."""
 
     width: int
     height: int
@@ -66,7 +66,7 @@ class PageCharacters:
 
 
 def page_characters(numbers: Numbers, counts: tuple[int, int, int], matrix: Matrix) -> PageCharacters:
-    """Unpack the numbers copied by the child; `counts`: number of characters, text objects and covers."""
+    """Unpack the numbers that the child process sent; `counts`: of characters, text objects, and objects over text."""
     numbers = np.nan_to_num(numbers, posinf=_FURTHEST_PX, neginf=-_FURTHEST_PX)
     count, object_count, cover_count = counts
     sizes = CHARACTER_NUMBERS * count, OBJECT_NUMBERS * object_count, COVER_NUMBERS * cover_count

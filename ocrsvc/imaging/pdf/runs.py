@@ -69,7 +69,7 @@ def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, de
     leftwards = _within(some.codes, _RIGHT_TO_LEFT)
     white = np.maximum(left[1:] - right[:-1], left[:-1] - right[1:])
     both = is_cjk[1:] & is_cjk[:-1]
-    # Within a text object, pdfium inserts the spaces itself: it knows the widths of characters.
+    # Add no spaces within a text object: pdfium inserts those itself, because it knows the widths of characters.
     apart = np.where(some.owner[1:] == some.owner[:-1], np.inf, _OBJECTS_BLANK) * some.em[1:]
     blank, is_back = np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
     is_apart = (spaces[indices[1:]] >= AFTER_GUESS) | (white > apart)

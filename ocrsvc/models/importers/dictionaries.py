@@ -57,7 +57,7 @@ def find_dictionary(
 
 
 def read_dictionary(file: SourceFile, graph: OnnxGraph, name: str) -> Dictionary:
-    """Read the dictionary file that the operator chose for the model file `name`. Raises BadModel: wrong size."""
+    """Read the dictionary that the operator chose for the model file `name`. Raises BadModel: wrong number of lines."""
     lines, classes = lines_of(file.read_text()), _classes_of(graph)
     if dictionary := fit(lines, classes, file.name):
         return dictionary

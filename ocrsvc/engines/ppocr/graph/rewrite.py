@@ -64,7 +64,7 @@ def add_argmax(proto: onnx.ModelProto) -> None:
 
 
 def keep_features(proto: onnx.ModelProto) -> None:
-    """Cut off the recognizer's final product: the graph returns FEATURES (T, F) of one line, for `make_classifier`."""
+    """Cut off the recognizer's final matrix product: return FEATURES (T, F) of one line, for `make_classifier`."""
     product, _ = _find_head(proto)
     _Head(proto).add_along("Squeeze", product.input[0], 0, output=FEATURES)
     _put_outputs(proto, ((FEATURES, TensorProto.FLOAT, 2),))
@@ -93,7 +93,7 @@ def make_classifier(proto: onnx.ModelProto, rows: int) -> onnx.ModelProto:
 
 
 def read_head(proto: onnx.ModelProto) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(F, C) weights and (C,) bias of the final product: logits = features @ weights + bias. Raises ValueError."""
+    """Weights (F, C) and bias (C,) of the final matrix product: features @ weights + bias. Raises ValueError."""
     product, add_bias = _find_head(proto)
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}
     weights, bias = (numpy_helper.to_array(constants[name]) for name in (product.input[1], add_bias.input[1]))
@@ -177,7 +177,7 @@ def _put_outputs(proto: onnx.ModelProto, kinds: Iterable[tuple[str, int, int]]) 
 
 
 def _find_head(proto: onnx.ModelProto) -> tuple[onnx.NodeProto, onnx.NodeProto]:
-    """The final product, and the node that adds its bias and feeds the softmax. Raises ValueError."""
+    """The final matrix product, and the node that adds its bias and feeds the softmax. Raises ValueError."""
     producers = {output: node for node in proto.graph.node for output in node.output}
     softmax = _producer(producers, proto.graph.output[0].name, "Softmax")
     add_bias = _producer(producers, softmax.input[0], "Add")

@@ -105,7 +105,7 @@ def at_usual_height(crop: Pixels) -> Pixels:
 
 
 def find_noisy_ground(counts: Counts) -> tuple[NDArray[np.int64], int] | None:
-    """The noisy background in a line's histograms (C, 256): levels (C,), and reach of the noise in levels; or None."""
+    """The gray levels (C,) of a noisy background and the noise's reach, by a line's histograms (C, 256); or None."""
     seen = counts[len(counts) // 2]
     total, tone = int(seen.sum()), _tone(seen)
     low, high = (int(level) for level in np.searchsorted(seen.cumsum(), (TAIL_SHARE * total, (1 - TAIL_SHARE) * total)))

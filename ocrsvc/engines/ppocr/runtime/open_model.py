@@ -72,7 +72,7 @@ class TinyFirst(SessionPool):
 
 def open_tiny_first(careful: ModelRunner, config: SessionConfig, cache: ModelCache) -> TinyFirst:
     """Open the tiny recognizer beside the open built-in one. Raises EngineUnavailable."""
-    # Two engine threads share a session, which takes 35 MB: most of a page's time is spent in the other models.
+    # A session takes 35 MB, so two engine threads share one: most of a page's time is spent in the other models.
     return TinyFirst(careful, open_model(tiny_part(), replace(config, sessions=(config.sessions + 1) // 2), cache))
 
 

@@ -44,8 +44,8 @@ Array = NDArray[Any]
 def prepare(part: ModelPart, *, batched: bool = False, half_precision: bool = False, openvino: bool = False) -> bytes:
     """Prepare a model for one line or a batch (graph/rewrite.py), in fp16 if requested (graph/precision.py).
 
-    For OpenVINO, a recognizer with a final product ends before it (`rewrite.keep_features`); `prepare_classifier` makes
-    the rest. Raises BadModel.
+    For OpenVINO, a recognizer ends before its final matrix product, if any (`rewrite.keep_features`);
+    `prepare_classifier` makes the rest. Raises BadModel.
     """
     proto = load(part)
     noise = np.random.default_rng(1).uniform(-1, 1, part.smallest_shape).astype(np.float32)
@@ -60,7 +60,7 @@ def prepare(part: ModelPart, *, batched: bool = False, half_precision: bool = Fa
 
 
 def prepare_int8(part: ModelPart) -> bytes:
-    """Prepare a recognizer for one line, large products in int8. Raises EngineUnavailable, BadModel."""
+    """Prepare a recognizer for one line, with large matrix products in int8. Raises EngineUnavailable, BadModel."""
     proto = onnx.load_from_string(prepare(part))
     if not quantize(proto):
         raise EngineUnavailable(f"{part} has no operations for int8.", "Set OCRSVC_PRECISION=auto.")
@@ -73,12 +73,12 @@ def prepare_properties(part: ModelPart) -> bytes:
 
 
 def prepare_classifier(part: ModelPart, steps: int) -> bytes:
-    """A model of the recognizer's final product and choice of classes, for `steps` steps per run."""
+    """A model of the recognizer's final matrix product and its choice of classes, for `steps` time steps per run."""
     return bytes(rewrite.make_classifier(_parsed(part), steps).SerializeToString())
 
 
 def read_head(version: ModelVersion, file: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """A recognizer's final product; see `rewrite.read_head`. Raises BadModel if the file was removed."""
+    """Weights and bias of a recognizer's final matrix product. Raises BadModel if the file was removed."""
     return rewrite.read_head(onnx.load_from_string(version.read(file)))
 
 
