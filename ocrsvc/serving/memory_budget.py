@@ -64,7 +64,7 @@ class Share:
     def take(self, size_bytes: int, part: float = 1.0) -> None:
         """Take bytes; call it before you allocate them.
 
-        Fails if all requests would then use more than `part` (0 to 1) of the budget; the only running request may use all.
+        Fails if all requests would then use more than `part` (0 to 1) of the budget; a lone request may use all.
         Raises BodyTooLarge if this request alone exceeds the budget, QueueFull if other requests use the memory now.
         """
         if not self._whole.take(size_bytes):
