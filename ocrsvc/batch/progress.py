@@ -117,7 +117,7 @@ class RunCounts:
         self.result_bytes += len(result.record)
 
     def commit(self, now: float) -> None:
-        """Note that all results were committed at `now`, Unix time; called about once per second."""
+        """Record that all results so far were committed at `now` (Unix time); called about once per second."""
         self.committed = now
         self._samples.append((self.clock(), self.done + self.failed.total(), self.lines))
 
