@@ -91,7 +91,7 @@ class Spawner:
         return key
 
     def kill(self, key: int, after_s: float = 0.0) -> None:
-        """Have the fork server kill a child that outlives `after_s`: only the parent knows if the pid is valid."""
+        """Have the fork server kill a child still alive after `after_s`; a worker cannot know if the pid is reused."""
         with self._lock, contextlib.suppress(OSError):
             if self._server is not None:
                 self._server.wire.send(orjson.dumps({"kill": key, "after_s": after_s}))

@@ -113,7 +113,7 @@ def prove_runtimes(
     for page in [np.asarray(cv2.imread(str(REFERENCE_PAGE), cv2.IMREAD_COLOR), np.uint8)] if pages is None else pages:
         outlines = detection.add(partial(_find, page), _misplaced)
         if is_own_page:
-            # The only page is done, so log the detectors now: trying the recognizers takes longer.
+            # There is only the reference page, so log the detectors' results now: trying the recognizers takes longer.
             report(detection)
         crops = [cut(page, outline, input_width(*extent(outline), height), height) for outline in outlines]
         # Ignore the spaces of models other than the built-in one, which may place them differently.

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt before or after an image of at most `max_side_px`, and additional `members` of the request's JSON."""
+    """Text sent before or after an image of at most `max_side_px`, and additional `members` of the request's JSON."""
 
     text: str
     max_side_px: int = 4096  # bounds the memory of a page; the models shrink more

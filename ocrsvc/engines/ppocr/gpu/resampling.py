@@ -30,7 +30,7 @@ class ResamplingWeights:
 
 
 def area_weights(sources: ArrayLike, targets: ArrayLike, count: int) -> ResamplingWeights:
-    """INTER_AREA weights that shrink N axes from `sources` to `targets` pixels; entries beyond a target are unused."""
+    """INTER_AREA weights that shrink N axes from `sources` to `targets` pixels, padded to `count` entries per axis."""
     source = np.asarray(sources, np.float64)[:, None]
     scale = source / np.asarray(targets, np.float64)[:, None]
     low = np.arange(count) * scale
