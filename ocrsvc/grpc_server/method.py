@@ -54,7 +54,7 @@ class Call:
 class Method:
     """A gRPC method: the message class of its requests, and a function that answers a request or raises.
 
-    `answer` runs in a pool thread, but for `quick` methods, which need no engine, on the loop's thread. A `streaming`
+    `answer` runs in a pool thread; `quick` methods, which need no engine, run on the loop's thread. A `streaming`
     method answers any number of requests in order. Metrics count calls under `adapter`; API keys need `scope`;
     `error_fields` gives additional trailers of a failed call.
     """

@@ -56,7 +56,7 @@ class Stream:
     _held_bytes: int = 0
 
     def hold(self, size_bytes: int) -> None:
-        """Count more memory of this call. Raises QueueFull, BodyTooLarge."""
+        """Take more memory for this call, from `share` unless it is exempt. Raises QueueFull, BodyTooLarge."""
         self._held_bytes += size_bytes
         if not self.is_exempt:
             self.share.take(size_bytes)
