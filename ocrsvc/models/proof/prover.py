@@ -104,7 +104,7 @@ class Prover:
         return judge(measured, baseline if isinstance(baseline, Measurement) else None, candidate.description.reference)
 
     def _measure(self, version: ModelVersion, pages_of: ModelVersion, max_bytes: int) -> Measurement | Judgement:
-        """Measure a version in its own process. Raises Stopped."""
+        """Measure a version, in its own process, on the reference pages of `pages_of`. Raises Stopped."""
         result = os.memfd_create("proof", os.MFD_CLOEXEC)
         environ = dict(os.environ)
         set_library_environment(environ)
