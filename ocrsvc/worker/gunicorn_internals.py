@@ -100,8 +100,8 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.tmp.close()
-        # Heartbeats are in the worker table, because gunicorn's heartbeat file mixes wall clock and monotonic clock. As
-        # gunicorn sets close-on-exec on `fileno`, it gets the descriptor of a listener, which has that flag already.
+        # Heartbeats are in the worker table, because gunicorn's heartbeat file mixes wall clock and monotonic clock.
+        # gunicorn sets close-on-exec on `fileno`, so return the descriptor of a listener, which has that flag already.
         self.tmp = SimpleNamespace(
             last_update=lambda: self.entry.alive_s, fileno=self.sockets[0].fileno, close=lambda: None
         )
