@@ -72,6 +72,12 @@ def test_production_installs_what_is_tested_and_every_file_has_its_hash(name: st
     assert wanted - {pin.partition("==")[0] for pin in pins} == set()
 
 
+def test_packages_added_to_the_image_have_the_tested_versions() -> None:
+    pins = re.findall(r"'([\w-]+==[\w.]+)'", (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8"))
+    assert pins
+    assert set(pins) <= set(constraints())
+
+
 def test_all_requirements_are_constrained_and_no_extra_has_both_onnx_runtimes() -> None:
     extras = PROJECT["optional-dependencies"]
     declared = [*PROJECT["dependencies"], *extras["cpu"], *extras["tr"], *extras["dev"], *extras["validators"]]
