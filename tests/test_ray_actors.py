@@ -17,15 +17,8 @@ from support import clean_environment, wait_until
 
 from ocrsvc import __version__
 from ocrsvc.batch.pages import PageGroup, PageResult, SourceFile, failure_of
-from ocrsvc.batch.readers.ray_reader import (
-    Actor,
-    ActorArguments,
-    ActorStarted,
-    RayReader,
-    check_listens,
-    room_in,
-    settings_to_send,
-)
+from ocrsvc.batch.readers.ray_actor import ActorArguments, ActorStarted, room_in, settings_to_send
+from ocrsvc.batch.readers.ray_reader import Actor, RayReader, check_listens
 from ocrsvc.batch.request import ClusterRequest
 from ocrsvc.cli.batch import actor_options_of
 from ocrsvc.cli.main import run

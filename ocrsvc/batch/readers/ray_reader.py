@@ -1,7 +1,6 @@
 """Reads pages with actors of a Ray cluster; the command starts them, assigns pages, and alone writes the output."""
 
 import logging
-import math
 import os
 import socket
 import sys
@@ -11,21 +10,27 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ocrsvc import __version__
 from ocrsvc.batch.page_queue import GroupAdmission
 from ocrsvc.batch.pages import Load, PageGroup, PageResult, failure_of
-from ocrsvc.batch.readers.local_reader import OWN_SETTINGS, PAGE_LIMIT_S, LocalReader
+from ocrsvc.batch.readers.local_reader import PAGE_LIMIT_S
+from ocrsvc.batch.readers.ray_actor import (
+    ActorArguments,
+    ActorStarted,
+    PageActor,
+    actor_options,
+    needs_of,
+    room_in,
+    settings_to_send,
+)
 from ocrsvc.batch.request import RAY_ADDRESS, BatchRequest, ClusterRequest
-from ocrsvc.errors import BadOption, ClusterUnavailable, ImageCrashesEngine, OcrsvcError, OperatorError, RunChanged
+from ocrsvc.errors import BadOption, ClusterUnavailable, ImageCrashesEngine, OcrsvcError, RunChanged
 from ocrsvc.http.options import read_options
-from ocrsvc.results import ReadOptions
-from ocrsvc.settings.describe import is_secret, without_passwords
-from ocrsvc.settings.load import RawValue, check_settings, gather
-from ocrsvc.system.thread_plan import set_library_environment
+from ocrsvc.settings.load import check_settings
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
 MAX_SENT_BYTES: Final = 128 * 1024 * 1024
@@ -45,53 +50,6 @@ _ENVIRONMENT: Final = {
     # Without this, Ray prints a warning for each actor without a GPU.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
 }
-
-
-class ActorArguments(NamedTuple):
-    """What an actor needs: settings without secrets, page options, the file loader, and the working folder."""
-
-    given: Mapping[str, RawValue]
-    options: ReadOptions
-    load: Load
-    page_limit_s: float
-    folder: str
-
-
-class ActorStarted(NamedTuple):
-    """An actor's answer when it is ready; `at_once` is the number of groups that it can read at once."""
-
-    identity: Mapping[str, str]
-    ocrsvc: str
-    at_once: int
-    host: str
-
-
-class PageActor:
-    """The Ray actor that reads pages; Ray calls its methods in several threads."""
-
-    def __init__(self, arguments: ActorArguments) -> None:
-        self._arguments = arguments
-        self._host = f"{socket.gethostname()}/{os.getpid()}"
-
-    def start(self) -> ActorStarted:
-        """Open the engine. Raises OcrsvcError, which Ray carries to the command."""
-        arguments = self._arguments
-        with suppress(OSError):
-            os.chdir(arguments.folder)
-        secrets = {name: value for name, value in gather(os.environ).items() if is_secret(name)}
-        settings = check_settings(secrets | dict(arguments.given))
-        self._reader = reader = LocalReader(settings, arguments.options, arguments.load, arguments.page_limit_s)
-        return ActorStarted(reader.start(), __version__, reader.at_once, self._host)
-
-    def read(self, group: PageGroup, data: bytes | None) -> tuple[PageResult, ...] | None:
-        """Read a group from its file, or from `data`; returns None if this node cannot load the file."""
-        try:
-            data = self._arguments.load(group.file) if data is None else data
-        except OperatorError:
-            return None
-        except OcrsvcError as error:
-            return tuple(failure_of(group, number, error, worker=self._host) for number in group.pages)
-        return tuple(replace(result, worker=self._host) for result in self._reader.read(group, data))
 
 
 @dataclass(slots=True, eq=False)
@@ -260,7 +218,7 @@ class RayReader:
             )
 
     def _make(self) -> Any:
-        return self.ray.remote(PageActor).options(**_actor_options(self._request)).remote(self._arguments)
+        return self.ray.remote(PageActor).options(**actor_options(self._request)).remote(self._arguments)
 
     def _missing(self) -> int:
         count = len(self.actors) + len(self._starting)
@@ -307,18 +265,6 @@ class RayReader:
             self.ray.kill(handle)
 
 
-def needs_of(request: ClusterRequest) -> dict[str, float]:
-    """The resources that an actor needs, by Ray's names; memory in bytes."""
-    own = {"CPU": request.cpus, "GPU": request.gpus, "memory": float(request.options.get("memory", 0))}
-    return {name: amount for name, amount in (own | dict(request.options.get("resources", {}))).items() if amount}
-
-
-def room_in(request: ClusterRequest, free: Mapping[str, float]) -> int:
-    """The number of actors that fit into these free resources."""
-    # Ray's amounts have four decimals; 1e-6 keeps floating-point errors from losing an actor.
-    return min((int(free.get(name, 0) / amount + 1e-6) for name, amount in needs_of(request).items()), default=1)
-
-
 def first_line(error: BaseException) -> str:
     """An error's text joined to one line of at most 600 characters; Ray's errors have many lines."""
     return " ".join(str(error).split())[:600] or type(error).__name__
@@ -330,34 +276,6 @@ def open_ray(request: BatchRequest, load: Load) -> RayReader:
     limit_s = check_settings(given).deadline_s if "OCRSVC_DEADLINE_S" in request.environment else PAGE_LIMIT_S
     arguments = ActorArguments(given, read_options(request.options.items()).read, load, limit_s, str(Path.cwd()))
     return RayReader(request.on, request.cluster, arguments)
-
-
-def settings_to_send(environment: Mapping[str, str], cluster: ClusterRequest) -> dict[str, RawValue]:
-    """Settings for actors, also from OCRSVC_CONFIG; without secrets, because Ray stores them. Raises SettingsError."""
-    threads = {} if cluster.gpus else {"OCRSVC_ENGINE_THREADS": str(max(1, round(cluster.cpus)))}
-    given = gather({"OCRSVC_ISOLATION": "process"} | threads | dict(environment) | OWN_SETTINGS)
-    check_settings(given)
-    texts = {name: str(value.value) for name, value in given.items() if not is_secret(name)}
-    return {name: given[name] for name, text in texts.items() if without_passwords(text) == text}
-
-
-def _actor_options(request: ClusterRequest) -> dict[str, Any]:
-    own = {
-        "num_cpus": request.cpus,
-        "num_gpus": request.gpus,
-        # Without restarts by Ray, every death is counted, and a new actor can start on any node.
-        "max_restarts": 0,
-        "max_task_retries": 0,
-        # Must exceed the number of engine threads (few with a GPU). Ray makes a thread per concurrent call.
-        "max_concurrency": max(16, math.ceil(request.cpus) + 4),
-        "scheduling_strategy": "SPREAD",
-    }
-    runtime = dict(request.options.get("runtime_env", {}))
-    # Limit the threads of numeric libraries: Ray's default is one per CPU, but engine threads already use all CPUs.
-    variables: dict[str, str] = {}
-    set_library_environment(variables)
-    runtime["env_vars"] = variables | runtime.get("env_vars", {})
-    return own | dict(request.options) | {"runtime_env": runtime}
 
 
 def connect(on: str) -> Any:
