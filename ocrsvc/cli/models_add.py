@@ -110,7 +110,7 @@ def _report(version: str, model: NewModel) -> Iterator[str]:
 @click.argument("source", metavar="MODEL", help="NAME/VERSION, or a version's folder, such as ./plain/mine/3.")
 @option("--to", type=VERSION_NUMBER, metavar="N", help="Number of the encrypted version; by default the next free one.")
 def _encrypt(settings: Settings, source: str, to: int | None) -> None:
-    """Write an encrypted version of a plain one."""
+    """Write a new, encrypted version from an unencrypted one."""
     folder, key = repository_of(settings), read_model_key(settings)
     if key is None:
         names = " or ".join(map(variable_of, KEY_SETTINGS))

@@ -1,4 +1,4 @@
-"""Parquet files with a row per page, line or word of a part; all files of a kind have the same columns."""
+"""Parquet files with a row per page, line or word of an output part; all files of a kind have the same columns."""
 
 from collections.abc import Iterator
 from typing import Any, Final

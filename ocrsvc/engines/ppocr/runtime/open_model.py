@@ -203,7 +203,7 @@ def _open_sessions(part: ModelPart, config: SessionConfig, cache: ModelCache) ->
     bodies = _compile(part, _prepared("", part, cache), config)
     if part.kind != RECOGNITION:
         return [OpenVinoSession(body, {}, config.arena_values, part.input_format) for body in bodies]
-    # Cached, because reading them would import the package onnx, which takes 10 MB.
+    # The properties are cached, because reading them would import the package onnx, which takes 10 MB.
     properties = json.loads(_prepared("metadata-", part, cache))
     if PRODUCT not in properties:
         return [OpenVinoSession(body, properties, 0, part.input_format) for body in bodies]
