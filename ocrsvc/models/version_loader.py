@@ -108,8 +108,8 @@ class Entry:
 class VersionLoader:
     """Loads wanted versions and closes retired ones, in a thread that exists only while there is work.
 
-    The thread calls `open_engine`, inside a block of `guard`; engine threads have `load_limit_s` to open their handles.
-    At most `max_waiting` requests may wait. Versions that `is_pinned` accepts are not evicted.
+    The thread calls `open_engine` inside the context manager `guard`; engine threads have `load_limit_s` to open their
+    handles. At most `max_waiting` requests may wait. Versions that `is_pinned` accepts are not evicted.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class VersionLoader:
             self._end_waiting(entry)
 
     def _close(self, entry: Entry, why: str) -> None:
-        """Close a version without leases, and free its memory. In the loading thread."""
+        """Close a version without leases, and free its memory. Call it in the loading thread."""
         loaded, entry.loaded = entry.loaded, None
         try:
             if loaded is not None:
