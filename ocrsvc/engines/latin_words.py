@@ -18,7 +18,7 @@ from ocrsvc.engines.line_recognizer import LineText, path_at
 from ocrsvc.engines.ppocr.pipeline.page import PageReader
 from ocrsvc.imaging.text_contour import Outline, extent, parts_of
 
-# Words below this confidence are read again by ppocr's recognizer, whose text is used from this confidence on.
+# Words with a character below this confidence are read again by ppocr; its text is used if its mean reaches this.
 SURE: Final = 0.9
 # Text is at most this many line heights per character long, plus one. In a longer text ppocr's recognizer has skipped
 # unknown characters, although it may be sure of the others, so the text is not used.
