@@ -39,7 +39,7 @@ _MAX_REQUEST_BYTES: Final = 384 * 2**20
 _MAX_ACCEPT_CHARS: Final = 4096
 # Blueprints that are not wire formats. API keys can be restricted to wire formats, of which `api` is one.
 _NO_FORMAT: Final = frozenset({"", "operators", "ops", "page"})
-# Methods of requests that may read a file, which the limits of callers and keys count.
+# Methods of requests that may send a file to read; only these count in the limits of callers and keys.
 _COUNTED: Final = frozenset({"POST", "PUT"})
 
 

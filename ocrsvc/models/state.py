@@ -81,7 +81,7 @@ class ModelState(_Record):
     """The state file's contents: verdicts by digest; labels by model, where 0 removes a label of the policy.
 
     `loads` and `unloads` are NAME or NAME/VERSION, and override policies. `policies`, set by a client, replaces the
-    repository's file; `last_policies` is the file's last valid content.
+    repository's policy file; `last_policies` is that file's last valid content.
     """
 
     verdicts: dict[str, Verdict] = {}

@@ -41,7 +41,7 @@ class Objectives:
     fast_s: float = 5.0
 
     def __post_init__(self) -> None:
-        """Raises SettingsError for an objective that no alert can watch."""
+        """Raises SettingsError for a share that the alerts can never miss, or a time that is not a bucket's bound."""
         for name, share in (("availability", self.available), ("fast", self.fast)):
             if not _MIN_SHARE < share < 1:
                 raise SettingsError(

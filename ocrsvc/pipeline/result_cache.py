@@ -146,7 +146,7 @@ class ResultCache:
         self.close = cache.close
 
     def key_of(self, page: DocumentPage, options: ReadOptions, engine: EngineInfo, digest: str = "") -> bytes:
-        """A page's key: a hash of its bytes, options, engine, our version and any repository model's digest."""
+        """A page's key: a hash of its bytes, options, engine, the service's version and a repository model's digest."""
         inputs = (astuple(options), astuple(engine))
         if digest:
             # The options' model name is left out: the digest identifies the model, however the request named it.

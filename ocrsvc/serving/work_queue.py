@@ -43,7 +43,7 @@ class PageAccount(Protocol):
         """Announce how many pages will be read. Raises OcrsvcError if the caller has fewer pages left."""
 
     def take(self) -> None:
-        """Reserve one page before reading it, announced or not. Raises OcrsvcError if the caller has no pages left."""
+        """Reserve a page before reading it, even without `expect`. Raises OcrsvcError if the caller has none left."""
 
     def count(self) -> None:
         """Count a page that was read, or answered from the cache."""

@@ -31,7 +31,7 @@ from ocrsvc.errors import (
 from ocrsvc.imaging.codecs.decode import no_bytes
 
 PAGE_LIMIT_S: Final = 600.0
-"""Time limit of a request."""
+"""Time limit of a request to a service, which may be for many pages."""
 # Memory limit of the files being sent to services; a larger file is sent alone.
 _MAX_HELD_BYTES: Final = 1 << 28
 # How long a request is retried while no service is reachable; at its start, the run fails after this time.

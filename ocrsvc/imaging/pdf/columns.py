@@ -43,7 +43,7 @@ _MARKER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Whites:
-    """Gaps between the characters `before` and `after`, row by row, in pixels; `line` is the line of `before`.
+    """Gaps between successive characters of a row, `before` and `after`, in pixels; `line` is the line of `before`.
 
     `is_parted`: another line begins after the gap; `may_part`: the gap separates columns if it lines up with others;
     `is_wide`: clearly wider than other gaps of its line; `is_ruled`: a ruled line stands in it. `end` is where the text
@@ -77,7 +77,7 @@ class _Channel:
 
 
 def part_columns(level: Level, line_of: Indices, codes: Sequence[int], find_ruled: RuleFinder | None) -> Indices | None:
-    """Number the cells into which lines are split: (C,) the cell of each character, or None if no line is split.
+    """Split lines into cells: (C,) the number of each character's cell, or None if no line is split.
 
     `line_of` (C,) is each character's line from 0, or -1; `find_ruled` is None for a page that is not drawn.
     """
@@ -152,7 +152,7 @@ def _find_whites(
     # A change of background (`is_step`) comes from a cell or a highlighted word: split only if other rows have the gap.
     may_part, is_wide = may_part | is_step, is_wide | is_step
     may_part &= ~is_parted & (blank < IN_OBJECT) & ~(fixed[before] & fixed[after]) & ~is_ruled
-    # In a letter-spaced heading most letters have gaps, which separate no columns.
+    # In a letter-spaced heading most letters have wide gaps between them, none of which separates columns.
     letters, gaps = np.bincount(line_of[line_of >= 0]), np.bincount(lines[~is_parted], minlength=len(least))
     may_part &= (gaps < np.maximum(_SPACED_OUT * letters, _MIN_SPACED_OUT))[lines]
     end, is_number = _behind(at, np.flatnonzero(may_part | is_parted | is_ruled), reach, rows, codes, order)

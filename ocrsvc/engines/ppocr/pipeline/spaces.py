@@ -78,7 +78,7 @@ def blank_columns(crop: Pixels) -> NDArray[np.bool_]:
 def _script(character: str) -> int:
     if "\u3400" <= character <= "\u9fff" or "\u3041" <= character <= "\u30ff":
         return _CHINESE
-    # _LATIN includes Greek and Cyrillic; symbols and other scripts have other rules.
+    # _LATIN includes Greek and Cyrillic; symbols and other scripts follow other rules for spaces.
     return _LATIN if character < "\u0530" and character.isalnum() else _OTHER
 
 
@@ -97,8 +97,8 @@ def _longest_runs(blank: NDArray[np.bool_], bounds: NDArray[np.intp]) -> NDArray
 OPEN_EM: Final = 0.2
 SEEN_EM: Final = 0.12  # smallest gap for spaces="visible": half of a quarter em
 OPEN_SLOPE_EM: Final = 0.05  # a gap that is wider by this multiplies the odds of a space by e
-# Limits of the evidence, as log odds: from a gap's own width, from one gap for another, from all other gaps together. A
-# gap of 0.4 em is a space on any page.
+# Largest change of a gap's log odds of a space by its own width, by one other gap, and by all other gaps of the page
+# together. A gap of 0.4 em is a space on any page.
 MAX_FROM_GAP: Final = 4.0
 MAX_FROM_PLACE: Final = 1.0
 MAX_FROM_PAGE: Final = 3.5
@@ -106,7 +106,7 @@ MAX_FROM_PAGE: Final = 3.5
 # with a typed space, and in a fifth of a program's automatic gaps.
 READ, UNREAD = 0.8, -0.2
 # Defaults for a page: type size relative to box height (0.83 to 0.99, because detectors leave different margins), and
-# gap between two Chinese characters (0.06 to 0.12 em in seven typefaces), which weighs as much as five measured gaps.
+# gap between two Chinese characters (0.06 to 0.12 em in seven typefaces). The mean counts this gap like five measured.
 EM_OF_HEIGHT: Final = 0.9
 USUAL_GAP_EM: Final = 0.1
 USUAL_GAPS: Final = 5

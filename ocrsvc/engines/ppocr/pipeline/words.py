@@ -35,7 +35,7 @@ STRONG_QUANTILE: Final = 0.98  # quantile of the pixels' contrasts that counts a
 EDGE_SHARE: Final = 0.2
 # Weight of a cut's distance from the midpoint between two characters, relative to its distance from ink.
 MIDPOINT_COST: Final = 0.5
-# Number of steps by which the model reports a character after its middle. On the pages of benchmarks/words.py it is
+# Number of CTC steps by which the model reports a character after its middle. On the pages of benchmarks/words.py it is
 # 0.16 for Chinese characters, 0.21 for Latin letters and 0.29 for marks; one in ten is off by more than half a step.
 LATE_STEPS: Final = 0.2
 # Where no space was read, a cut farther from ink than this is not better: the widest gap may be beside a narrow mark.
@@ -120,7 +120,7 @@ def _neighbour_rows(inked: NDArray[np.bool_]) -> Ints:
     return np.where(inked[:, 0] & blank.any(axis=1), last, 0)
 
 
-# Per line: index and earliest column of its first character; index and latest column of its last character.
+# Per line: index of its first character, where ink of it may begin; index of its last, where ink of it may end (+ 1).
 Bounds = tuple[Ints, Ints, Ints, Ints]
 
 
