@@ -43,7 +43,7 @@ FROM held WHERE name = :name
 
 
 class SqliteStore:
-    """See `ocrsvc.access.key_store.KeyStore`. Opens the file at the first call, so it may be created before a fork.
+    """A KeyStore (see key_store.py) in a file that is opened at the first call, so it may be created before a fork.
 
     A missing file is created; `clock` gives monotonic seconds.
     """
@@ -54,7 +54,7 @@ class SqliteStore:
         self._for_requests, self._for_upkeep = _Connection(path), _Connection(path)
 
     def version(self) -> int:
-        """See KeyStore. If the file at the path was replaced, this opens the new one."""
+        """Number of the last change; see KeyStore. If another file was put at the path, this opens it."""
         self._for_upkeep.close_if_replaced()
         self._for_requests.close_if_replaced()
         [[number]] = self._for_upkeep.run("SELECT number FROM change")
@@ -64,7 +64,7 @@ class SqliteStore:
         return read_keys(document for (document,) in self._for_upkeep.run("SELECT document FROM key"))
 
     def put(self, key: StoredKey) -> bool:
-        """See KeyStore. The change is synced to disk."""
+        """Add or change a key, synced to disk; see KeyStore."""
         values = {"name": key.entry.name, "document": write_key(key), "before": key.document}
         self._for_upkeep.run("PRAGMA synchronous = FULL")
         done = self._for_upkeep.run(_ADD if key.document is None else _CHANGE, values)
@@ -81,7 +81,7 @@ class SqliteStore:
         self._for_upkeep.run("DELETE FROM series_total WHERE day < ?", (key_store.oldest_day(key_store.SETTLED_DAYS),))
 
     def keep_alive(self, worker: str) -> None:
-        """See KeyStore. This also checkpoints a large log."""
+        """Note that a worker is alive; see KeyStore. Also checkpoints a large write-ahead log."""
         run, now_s = self._for_upkeep.run, self._clock()
         run("INSERT OR REPLACE INTO worker VALUES (?, ?)", (worker, now_s))
         run("DELETE FROM worker WHERE seen NOT BETWEEN ? AND ?", (now_s - key_store.LEASE_S, now_s + key_store.LEASE_S))
