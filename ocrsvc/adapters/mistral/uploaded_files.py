@@ -50,7 +50,7 @@ class NoSuchFile(CallerError, status=404, code="no_such_file", title="No such fi
 
 
 class _Form(RequestValues):
-    """The form of an upload."""
+    """The form fields of an upload."""
 
     purpose: Literal["ocr"] = "ocr"
 

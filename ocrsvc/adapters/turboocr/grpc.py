@@ -23,7 +23,7 @@ _PAGE_MEMBERS: Final = ("width", "height", "dpi", "mode", "text_layer_quality")
 
 
 def make_turboocr(messages: Messages, model: OcrModel) -> Methods:
-    """Make the service's methods."""
+    """Make TurboOCR's gRPC methods."""
     service = _Service(messages, model)
     answers = (
         ("Recognize", "OCRRequest", service.recognize),
@@ -61,7 +61,7 @@ def _original_errors(answer: Callable[[Any, Call], Any]) -> Callable[[Any, Call]
 
 
 class _Service:
-    """TurboOCR's gRPC methods."""
+    """TurboOCR's gRPC methods, which read images with `model`."""
 
     def __init__(self, messages: Messages, model: OcrModel) -> None:
         self._messages, self._reader = messages, model.reader
