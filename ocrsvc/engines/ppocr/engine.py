@@ -78,7 +78,7 @@ class PageHandle:
             reader.read([np.full((height, width), 255, np.uint8) for width, height in sizes])
 
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
-        """See engines.contract.Handle."""
+        """Read the images one by one; see engines.contract.Handle."""
         return [self._answer(task) for task in tasks]
 
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
@@ -173,11 +173,11 @@ class PpocrEngine:
         self._info = EngineInfo("ppocr", title, number, self._detector.device, precision, provider)
 
     def describe(self) -> EngineInfo:
-        """See engines.contract.Engine."""
+        """Name, model, device and precision; see engines.contract.Engine."""
         return self._info
 
     def open_handle(self) -> PageHandle:
-        """See engines.contract.Engine."""
+        """Open a handle for the calling thread; see engines.contract.Engine."""
         return PageHandle(
             self._detector, self._scripts, self._shared_threads, gpu_pipeline=self._gpu_pipeline, find_grid=find_grid
         )

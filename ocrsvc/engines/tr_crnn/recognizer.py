@@ -219,7 +219,7 @@ class TrCrnnRecognizer:
         self.info = RecognizerInfo("Tr CRNN", self._library.version, provider, ("zh", "en"), serial_open=True)
 
     def open_reader(self) -> TrCrnnLineReader:
-        """See engines.line_recognizer.LineRecognizer."""
+        """Open a reader for the calling thread; see engines.line_recognizer.LineRecognizer."""
         return TrCrnnLineReader(self._library)
 
 

@@ -49,11 +49,11 @@ class CupyBackend(ArrayBackend):
         self._pool, self._pinned = cupy.get_default_memory_pool(), cupy.get_default_pinned_memory_pool()
 
     def download(self, array: Array) -> NDArray[Any]:
-        """See ArrayBackend."""
+        """Copy an array from the GPU; see ArrayBackend."""
         return cast("NDArray[Any]", self.xp.asnumpy(array))
 
     def trim(self) -> None:
-        """See ArrayBackend."""
+        """Free unused memory of the pools; see ArrayBackend."""
         if self._pool.free_bytes() > MAX_FREE_BYTES:
             self._pool.free_all_blocks()
         if self._pinned.n_free_blocks() > MAX_FREE_PINNED_BLOCKS:

@@ -94,7 +94,7 @@ class TwoStageRunner:
     _shared_threads: SharedThreads
 
     def map(self, decode: Decode[R], lines: Lines, check: Check = no_check, outputs: Names = OUTPUTS) -> list[R]:
-        """See SingleLineRunner."""
+        """Run the model over lines; see SingleLineRunner."""
 
         def compute(line: LineImage) -> Features:
             check()
@@ -145,7 +145,7 @@ class BatchRunner:
         self._batcher: Batcher[tuple[int, Names], Any, RecognizerOutput] = Batcher(self._run, limits, runners=runners)
 
     def map(self, decode: Decode[R], lines: Lines, check: Check = no_check, outputs: Names = OUTPUTS) -> list[R]:
-        """See SingleLineRunner."""
+        """Run the model over lines; see SingleLineRunner."""
         futures: list[Future[RecognizerOutput]] = []
         try:
             for line in lines:

@@ -53,7 +53,7 @@ class Recognizer:
     height_px: int = HEIGHT_PX
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
-        """See engines.line_recognizer.LineReader."""
+        """Width and height of a line's crop; see engines.line_recognizer.LineReader."""
         return input_width(along, across, self.height_px), self.height_px
 
     def read(self, crops: Sequence[Pixels], check: Check = no_check) -> list[LineText]:
@@ -198,11 +198,11 @@ class SeveralRecognizers:
         return self.readers[0].in_batches
 
     def find(self) -> list[Outline]:
-        """See page.PageReader."""
+        """Detect the page's lines; see page.PageReader."""
         return self.readers[0].find()
 
     def read(self, outlines: Sequence[Outline]) -> list[LineText]:
-        """See page.PageReader."""
+        """Recognize the page's lines; see page.PageReader."""
         attempts = [_Attempt(outline, input_width(*extent(outline)), self._order(outline)) for outline in outlines]
         self._read_px += sum(attempt.width for attempt in attempts)
         self._lines += len(attempts)
