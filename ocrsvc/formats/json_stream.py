@@ -58,7 +58,7 @@ class JsonList:
         return self._count
 
     def append(self, value: object) -> None:
-        """Add a value. Raises OSError."""
+        """Append a value to the list. Raises OSError."""
         if self._count:
             self._file.write(b",")
         self._file.write(orjson.dumps(value))
