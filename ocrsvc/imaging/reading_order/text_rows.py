@@ -102,7 +102,7 @@ def top_down(lines: TextLines, here: Indices) -> Indices:
 
 
 def numbers_of(rows: Sequence[Sequence[int]]) -> Indices:
-    """Concatenate the lines of rows."""
+    """Concatenate the indices of the lines in all rows."""
     return np.array([line for row in rows for line in row], np.intp)
 
 
