@@ -130,7 +130,7 @@ class EnginePages:
         self._reader: Reader | None = None
 
     def pages(self, request: PageRequest, is_gone: Callable[[], bool]) -> Pages:
-        """See PageSource."""
+        """Yield the pages of a file; see PageSource."""
         with self._opening:
             reader = self._reader = self._reader or self._open_reader()
         options, context = ReadOptions(words=request.words, tables=request.tables), RequestContext(is_gone=is_gone)
@@ -155,7 +155,7 @@ class ServicePages:
         self.close = client.close
 
     def pages(self, request: PageRequest, is_gone: Callable[[], bool]) -> Pages:
-        """See PageSource."""
+        """Yield the pages of a file; see PageSource."""
         numbers: Sequence[int] = [min(first for first, _ in request.ranges)]
         chosen: Sequence[int] | None = None
         while numbers and not is_gone():
