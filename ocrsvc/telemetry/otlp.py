@@ -103,7 +103,7 @@ class OtlpTracer:
         )
 
     def begin(self, caller: TraceContext | None, name: str, *, may_start_trace: bool) -> TraceContext | None:
-        """See tracing.Tracer."""
+        """Continue the caller's trace or begin one, and decide whether to sample it; see tracing.Tracer."""
         trace_id = caller.trace_id if caller is not None else new_trace_id()
         is_sampled = (caller is not None or may_start_trace) and self._is_sampled(caller, trace_id, name)
         if caller is None:
@@ -112,7 +112,7 @@ class OtlpTracer:
         return TraceContext(trace_id, new_span_id(), caller.span_id, flags, caller.state)
 
     def put(self, span: RequestSpan) -> None:
-        """See tracing.Tracer."""
+        """Queue the spans of a finished request; see tracing.Tracer."""
         if self._exporter.admit(1 + len(span.segments)):
             for each in self._spans(span):
                 self._processor.on_end(each)

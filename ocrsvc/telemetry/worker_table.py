@@ -154,7 +154,7 @@ class WorkerTable:
         self._entries = shared_array(WorkerEntry, SLOTS)
 
     def entry(self, number: int) -> WorkerEntry:
-        """The entry in shared memory, for reading and writing."""
+        """The worker's entry in shared memory, for reading and writing."""
         return self._entries[number]
 
     def live(self) -> list[Snapshot]:
