@@ -69,7 +69,7 @@ class _AnalyzeQuery(RequestValues, alias_generator=to_camel):
 
 
 def credentials(request: KeyRequest) -> str:
-    """The key in Azure's own header. See AdapterEntry.credentials."""
+    """The API key in Azure's own header. See AdapterEntry.credentials."""
     return request.header("Ocp-Apim-Subscription-Key")
 
 

@@ -31,7 +31,7 @@ Entry = Mapping[str, Any]
 
 
 def credentials(request: KeyRequest) -> str:
-    """The key in the header `X-Goog-Api-Key`, or `key` in the query. See AdapterEntry.credentials."""
+    """The API key in the header `X-Goog-Api-Key`, or `key` in the query. See AdapterEntry.credentials."""
     in_query = request.argument("key") if request.path.endswith(METHOD) else ""
     return request.header("X-Goog-Api-Key") or in_query
 
@@ -92,7 +92,7 @@ def _check_features(features: object) -> None:
 
 
 def _language(context: object) -> str | None:
-    """The first language hint; without its transform, such as `-t-i0-handwrit`. Raises BadOption."""
+    """The first language hint, without an extension such as `-t-i0-handwrit`; None if missing. Raises BadOption."""
     hints = _listed(context.get("languageHints")) if isinstance(context, Mapping) else ()
     if not hints:
         return None
@@ -119,7 +119,7 @@ def _image(image: object, context: AdapterContext) -> bytes:
 
 
 def _answers(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """An answer or error for each image. Raises the service's refusal if no image has been read."""
+    """An answer or error for each image. If all failed, raises the first error that a 200 response cannot report."""
     errors = [outcome for outcome in outcomes if isinstance(outcome, OcrsvcError)]
     refusal = next((error for error in errors if not is_reported_in_a_200(error)), None)
     if refusal is not None and len(errors) == len(outcomes):

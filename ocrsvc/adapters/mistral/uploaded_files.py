@@ -77,7 +77,7 @@ class UploadedFile:
     size_bytes: int
 
     def data(self) -> bytes:
-        """The bytes, counted in the request's memory share. Raises NoSuchFile, QueueFull, BodyTooLarge."""
+        """The file's bytes, counted in the request's memory share. Raises NoSuchFile, QueueFull, BodyTooLarge."""
         request.share.take(self.size_bytes)
         try:
             return self.job.data()
