@@ -44,7 +44,7 @@ _NAME_CHARS: Final = 200
 _NAME_IN_HEADER: Final = re.compile(r"filename\s*=\s*(?:\"([^\"]*)\"|([^\s;]+))", re.IGNORECASE)
 # zlib's window bits by content coding: some servers compress although the request accepts only identity.
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-# Bytes that a connection may receive besides twice the body's limit: headers. The sizes of chunks may double a body.
+# Received bytes that are allowed for headers. For the body, twice its limit is allowed: tiny chunks double its size.
 _HEAD_BYTES: Final = 1 << 20
 
 
