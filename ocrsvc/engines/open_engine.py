@@ -78,7 +78,7 @@ def _value_of(model: ModelVersion, name: str, value: Any) -> object:
     path = PurePosixPath(text)
     if ".." in path.parts:
         raise _bad(model, name, f"is {text!r}, which leaves the model's folder", "Name a path below it.")
-    # The engine opens the files at this path itself, so check their digests now (`read` does).
+    # The engine opens these files itself, so check their digests now: `read` does that.
     for file in model.digests:
         if path in (PurePosixPath(file), *PurePosixPath(file).parents):
             model.read(file)

@@ -109,7 +109,7 @@ class ForkServer:
         elif len(fds) == _SPAWN_FDS:
             self._spawn(command["spawn"], *fds)
         else:
-            # The kernel dropped a descriptor, so no child can start: close those received, for the worker to notice.
+            # The kernel dropped a descriptor, so no child can start: close the received ones, and the worker notices.
             for fd in fds:
                 os.close(fd)
         return True

@@ -255,7 +255,7 @@ def _open_recognition(
         opened[name] = open_model(part, part_config, cache)
         if choices and choices[index].recognition.tiny_first:
             opened[name] = open_tiny_first(opened[name], part_config, cache)
-        # A dictionary that does not fit must fail here, before anything else is opened.
+        # Raise BadModel here for a dictionary that does not fit, before more models are opened.
         read_dictionary(part, opened[name].metadata)
     return opened
 
