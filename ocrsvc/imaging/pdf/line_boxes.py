@@ -85,7 +85,7 @@ def _axes(turns: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _quads(spans: Numbers, turns: Numbers) -> Quads:
-    """Convert spans along their lines to corners on the page, (N, 4, 2); `turns` are the lines' clockwise degrees."""
+    """Turn level left, top, right, bottom by `turns` clockwise degrees to corners on the page, (N, 4, 2)."""
     across, down = _axes(turns)
     corners = spans[:, _CORNERS].reshape(-1, 4, 2)
     points = corners[..., :1] * across[:, None] + corners[..., 1:] * down[:, None]

@@ -292,7 +292,7 @@ def _regularity(counts: list[int]) -> float:
 
 
 def _are_tables(lines: TextLines, left: list[list[int]], right: list[list[int]]) -> bool:
-    """Whether both sides of a gutter are tables with the same kinds of columns; one kind alone needs a wide gutter."""
+    """Whether both sides of a gutter are tables with equal kinds of columns; a single kind needs a wide gutter."""
     kinds = [_kinds(lines, side) for side in (left, right)]
     if min(_regularity([len(row) for row in side]) for side in (left, right)) < HALF:
         return False

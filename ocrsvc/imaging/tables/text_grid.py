@@ -65,7 +65,7 @@ class TextBlock:
         return TextBlock(self.frames, lines, self.line_height)
 
     def frame(self, lines: Sequence[int]) -> tuple[float, float, float, float]:
-        """The frame around these lines."""
+        """The bounding frame of these lines: left, top, right, bottom."""
         lefts, tops, rights, bottoms = zip(*(self.frames[line] for line in lines), strict=True)
         return min(lefts), min(tops), max(rights), max(bottoms)
 
