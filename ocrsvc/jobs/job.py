@@ -86,7 +86,7 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The random id, which is all that a caller without a key needs for access."""
+        """The random id; it alone gives a client without an API key access to the job."""
         return self.folder.name
 
     def record(self) -> Record:
@@ -216,7 +216,7 @@ class Job:
             write_whole(self.folder / INDEX, entries)
 
     def _entries(self) -> list[int]:
-        """The index without an incomplete last entry."""
+        """The entries of the index file, without an incomplete last one."""
         data = (self.folder / INDEX).read_bytes() if (self.folder / INDEX).exists() else b""
         return [entry for (entry,) in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size])]
 
