@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ocrsvc.results import Reading
 
 SERIES: Final = 4096
-"""Series that one block may hold, twice what all formats can make; SERIES_DROPPED counts the excess."""
+"""Most series in one block: twice as many as requests in every format create; SERIES_DROPPED counts the excess."""
 
 SAMPLE_S: Final = 0.5
 # Longest wait of an ending worker for the sampler's thread, which a slow disk may block.
