@@ -419,7 +419,7 @@ class EventLoop:
             if conn.close_s <= now_s:
                 self._drop(conn)
         else:
-            # A worker with its maximum number of connections closes those without a head after CROWDED_HEAD_S already.
+            # A worker with its maximum number of connections waits at most CROWDED_HEAD_S for the next head on each.
             wait_s = self._cfg.keepalive if conn in self.kept else HEAD_S
             if conn.limit_s <= now_s + (wait_s - CROWDED_HEAD_S if self._is_crowded else 0.0):
                 # After a partial head the client gets status 408; a silent connection is closed.

@@ -1,4 +1,4 @@
-"""The API of Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224); as there, client errors are answered with HTTP 200."""
+"""The API of Umi-OCR (hiroi-sora/Umi-OCR 2.1, port 1224), which answers client errors with HTTP 200."""
 
 import math
 import time

@@ -209,7 +209,7 @@ def _tables(cells: dict[Sides, RuledCell]) -> list[Block]:
 
 
 def _with_open_cells(lines: TextLines, tables: Sequence[Block]) -> list[Block]:
-    """Add a cell for each line of a table outside its closed cells; if they are many, split it into single frames."""
+    """Add a cell for each line outside a table's closed cells; tables with many such lines become single frames."""
     middle = (lines.left + lines.right) / 2
     free = np.ones(len(middle), np.bool_)
     for cell in (cell for table in tables for cell in table):

@@ -106,7 +106,7 @@ MAX_FROM_PAGE: Final = 3.5
 # with a typed space, and in a fifth of a program's automatic gaps.
 READ, UNREAD = 0.8, -0.2
 # Defaults for a page: type size relative to box height (0.83 to 0.99, because detectors leave different margins), and
-# gap between two Chinese characters (0.06 to 0.12 em in seven typefaces). The mean counts this gap like five measured.
+# gap between two Chinese characters (0.06 to 0.12 em in seven typefaces), averaged with the measured gaps like five.
 EM_OF_HEIGHT: Final = 0.9
 USUAL_GAP_EM: Final = 0.1
 USUAL_GAPS: Final = 5
