@@ -57,7 +57,7 @@ class ResultFiles:
         return self._jobs
 
     def send(self, job: Job, name: str, content_type: str) -> Response:
-        """A response with a job's result in a format; ANSWER is the adapter's own. Raises as `path`, `make_result`."""
+        """Respond with a job's result in the format `name`, or ANSWER for the adapter's. Raises as `make_result`."""
 
         def make(check: Check) -> Path:
             return make_result(self.jobs, job, name, check, request.left_s)
