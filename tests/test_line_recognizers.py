@@ -1,5 +1,6 @@
 """A line recognizer of a package becomes an engine; Latin words that it cannot know are read by another."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
@@ -15,6 +16,7 @@ from ocrsvc import plugins
 from ocrsvc.engines.latin_words import LatinWords
 from ocrsvc.engines.line_recognizer import LineText, RecognizerInfo, crop_of_height, path_at
 from ocrsvc.engines.open_engine import open_engine_in_process, runs_isolated
+from ocrsvc.errors import EngineUnavailable
 from ocrsvc.imaging.text_contour import Outline, extent
 from ocrsvc.plugins import EntryError, RecognizerEntry
 from ocrsvc.results import Check, Pixels, no_check
@@ -73,6 +75,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     monkeypatch.undo()
     plugins.recognizers.cache_clear()
     plugins.engines.cache_clear()
+
+
+def test_without_a_runtime_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ocrsvc.engines.line_engine", None)  # importing it fails from here on
+    with pytest.raises(EngineUnavailable, match=r"pip install '\.\[cpu\]'"):
+        open_engine_in_process(Settings(engine="tesseract"), ThreadPlan(1, 1, 1))
 
 
 def test_a_line_recognizer_of_a_package_is_an_engine_with_words(install: Callable[[str], None]) -> None:
