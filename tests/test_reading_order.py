@@ -10,12 +10,14 @@ import pytest
 from numpy.typing import NDArray
 from order_pages import KINDS
 from order_sheet import HEIGHT, WIDTH, Frame, Sheet, View, order_cer, quads_around, quads_of, rules_of
+from support import data_of
 
 from ocrsvc.imaging.reading_order.blocks import reading_order
 from ocrsvc.imaging.reading_order.leveling import level_quads
 from ocrsvc.imaging.reading_order.rules import find_rules
 from ocrsvc.results import Pixels
 
+RECEIPTS = data_of("receipt_orders")
 VIEWS = (
     View(),
     View(slant=5),
@@ -142,7 +144,7 @@ def rules_around(frames: Sequence[Frame]) -> NDArray[np.float32]:
 
 
 def as_rules(ends: Sequence[Frame]) -> NDArray[np.float32]:
-    return np.array([[rule[:2], rule[2:], rule[2:], rule[:2]] for rule in ends], np.float32)
+    return np.array([[rule[:2], rule[2:], rule[2:], rule[:2]] for rule in ends], np.float32).reshape(-1, 4, 2)
 
 
 def lines_in(cell: Frame, count: int, width: float = 80) -> list[Frame]:
@@ -196,6 +198,22 @@ def test_stacked_strokes_of_letters_are_not_rules() -> None:
     lines = [(20.0, 20.0 + 22 * row, 600.0, 40.0 + 22 * row) for row in range(20)]
     assert len(find_rules(drawn(rules_around([]), lines), quads_around(lines))) == 0
     assert find_rules(drawn(rules_around(grid(3, 3)), []), quads_around([])).shape == (0, 4, 2)
+
+
+def test_paper_grain_is_not_taken_for_rules() -> None:
+    cells = grid(3, 3)
+    lines = [line for cell in cells for line in lines_in(cell, 2)]
+    grain = np.random.default_rng(0).normal(0, 5, (500, 700, 1))
+    for rules, count in ((rules_around([]), 0), (rules_around(cells), 8)):
+        paper = np.clip(np.minimum(drawn(rules, lines), 235) + grain, 0, 255).astype(np.uint8)
+        assert count <= len(find_rules(paper, quads_around(lines))) <= count + 2
+
+
+@pytest.mark.parametrize("name", RECEIPTS)
+def test_totals_and_addresses_are_read_as_on_real_receipts(name: str) -> None:
+    texts, *places = zip(*RECEIPTS[name]["lines"], strict=True)
+    rules = as_rules([(left, y, right, y) for left, right, y in RECEIPTS[name]["rules"]])
+    assert_in_order(list(zip(*places, strict=True)), rules, texts)
 
 
 def test_a_table_without_outer_rules_at_its_sides_is_read_cell_by_cell() -> None:

@@ -176,7 +176,9 @@ def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
     by_chance = crooked >= FEW_ROWS and level <= (CHANCE_OF_WORDS if words else CHANCE) * (level + crooked)
     if by_chance or (crooked > 1 and not level):
         return any(_is_column(lines, side) for side in facing)
-    return _are_alike(lines, left, right, strict=level >= max(FEW_ROWS, STRICT * crooked))
+    # Where many rows face nothing, such as labels far from their amounts, columns that look alike are so by chance.
+    facing_rows = level + crooked >= MOST * min(len(left), len(right))
+    return facing_rows and _are_alike(lines, left, right, strict=level >= max(FEW_ROWS, STRICT * crooked))
 
 
 def is_table(lines: TextLines, left: Indices, right: Indices) -> bool:
@@ -294,7 +296,8 @@ def _regularity(counts: list[int]) -> float:
 def _are_tables(lines: TextLines, left: list[list[int]], right: list[list[int]]) -> bool:
     """Whether both sides of a gutter are tables with equal kinds of columns; a single kind needs a wide gutter."""
     kinds = [_kinds(lines, side) for side in (left, right)]
-    if min(_regularity([len(row) for row in side]) for side in (left, right)) < HALF:
+    counts = [[len(row) for row in side] for side in (left, right)]
+    if any(_regularity(of_side) * len(of_side) < max(FEW_ROWS, HALF * len(of_side)) for of_side in counts):
         return False
     if kinds[0] != kinds[1] or len(kinds[0]) < 2:
         return False

@@ -37,7 +37,7 @@ BLOCK_STRIPE = 0.45  # least height, in line heights, of a white stripe that may
 TIGHT_STRIPE = 0.35  # largest space, in line heights, between lines of blocks of equal length; tables have more
 SAME_STRIPE = 0.4  # largest difference, in line heights, of the line spacing of two blocks
 MAX_NUMBERS = 0.5  # a block with this share of numbers is a column of a table
-MAX_LABELS = 0.33  # blocks with a larger share of lines that end with a colon are a form
+MAX_LABELS = 0.34  # blocks with a larger share of lines that end with a colon are a form
 ENDS_TRIED = 2  # number of widest white stripes that are tried as the end of blocks
 
 Rows = list[list[int]]
@@ -116,9 +116,10 @@ def ruled_rows(lines: TextLines, parts: list[Indices]) -> list[list[Indices]]:
 
 
 def _has_numbers(lines: TextLines, cells: list[Indices]) -> bool:
-    """Whether a cell has several numbers below each other and another has words: the numbers are separate rows."""
-    only = [bool(lines.is_number[cell].all()) for cell in cells]
-    return any(number and len(cell) > 1 for number, cell in zip(only, cells, strict=True)) and not all(only)
+    """Whether one cell is mostly numbers below each other and another has words: the numbers are separate rows."""
+    shares = [float(lines.is_number[cell].mean()) for cell in cells]
+    stacks = any(share > MAX_NUMBERS and len(cell) > 1 for share, cell in zip(shares, cells, strict=True))
+    return stacks and min(shares) < 1
 
 
 def _centred_cells(lines: TextLines, group: Indices) -> list[Indices]:

@@ -19,6 +19,7 @@ SAMPLES = 5.0  # sampled rows or columns per line height
 THICKEST = 0.12  # largest distance, in line heights, from the centre of a rule to the paper beside it
 MIN_THICK_PX = 3
 CONTRAST = 10  # least number of gray levels by which a rule is darker than both sides
+MIN_DARK = 0.75  # least share of a rule's samples outside text boxes that are dark; paper grain and letters have gaps
 IN_TEXT = 0.95  # a dark run with this share inside text boxes is letter strokes above each other, not a rule
 EDGE = 0.4  # boxes of text may reach over a rule by this many line heights
 INSIDE_TEXT = 0.3  # a dark run with this share inside text boxes shrunk by EDGE is letter strokes, not a rule
@@ -70,7 +71,9 @@ def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: floa
         place = np.s_[top : top + height, left : left + width]
         run = labels[place] == rule
         within = [int(np.count_nonzero(run & text[place])) for text in texts]
-        if within[0] < IN_TEXT * area and within[1] < INSIDE_TEXT * area:
+        outside = ~(run & texts[0][place]).any(axis=1)
+        dark = (run & spots[place].view(np.bool_)).any(axis=1)[outside]
+        if within[0] < IN_TEXT * area and within[1] < INSIDE_TEXT * area and dark.sum() >= MIN_DARK * len(dark):
             ends.append([(left + reach + run[row].nonzero()[0].mean(), (top + row) * step) for row in (0, height - 1)])
     return np.array(ends, np.float32).reshape(-1, 2, 2)
 
