@@ -159,11 +159,14 @@ def grid(columns: int, rows: int, gap: float = 0, width: float = 200, height: fl
     return [(left, top, left + width, top + height) for top in tops for left in lefts]
 
 
-def drawn(rules: NDArray[np.float32], lines: Sequence[Frame], shade: int = 150) -> Pixels:
-    """A page of 700 x 500 px with rules of a pixel, and letters with upright strokes in each line."""
+def drawn(rules: NDArray[np.float32], lines: Sequence[Frame], shade: int = 150, dashes: int = 0) -> Pixels:
+    """A page of 700 x 500 px with rules of a pixel, dashed or not, and letters with upright strokes in each line."""
     pixels: Pixels = np.full((500, 700, 3), 255, np.uint8)
     for start, end, *_ in rules:
         cv2.line(pixels, tuple(map(int, start)), tuple(map(int, end)), (shade,) * 3, 1)
+    if dashes:
+        rows, columns = np.indices(pixels.shape[:2])
+        pixels[((rows + columns) // dashes % 2).astype(np.bool_)] = 255
     for left, top, right, _ in lines:
         for x in range(int(left) + 2, int(right) - 2, 8):
             pixels[int(top) + 3 : int(top) + 17, x : x + 2] = 20
@@ -178,10 +181,11 @@ def length(rule: NDArray[np.float32]) -> float:
     return float(np.abs(rule[1] - rule[0]).max())
 
 
-def test_rules_are_found_with_their_length() -> None:
+@pytest.mark.parametrize("dashes", [0, 2, 6])
+def test_rules_are_found_with_their_length(dashes: int) -> None:
     cells = grid(3, 3)
     lines = [line for cell in cells for line in lines_in(cell, 2)]
-    found = find_rules(drawn(rules_around(cells), lines), quads_around(lines))
+    found = find_rules(drawn(rules_around(cells), lines, dashes=dashes), quads_around(lines))
     assert sorted(round(length(rule), -1) for rule in found) == pytest.approx([300] * 4 + [600] * 4, abs=20)
 
 

@@ -19,7 +19,9 @@ SAMPLES = 5.0  # sampled rows or columns per line height
 THICKEST = 0.12  # largest distance, in line heights, from the centre of a rule to the paper beside it
 MIN_THICK_PX = 3
 CONTRAST = 10  # least number of gray levels by which a rule is darker than both sides
-MIN_DARK = 0.75  # least share of a rule's samples outside text boxes that are dark; paper grain and letters have gaps
+FAINT = 30  # rules that are darker than the paper by fewer gray levels may be paper grain
+MIN_DARK = 0.75  # least share of a faint rule's samples outside text boxes that are dark: paper grain has gaps
+MIN_DASHES = 0.5  # the same for other rules: dashes pass, strokes of letters above each other do not
 IN_TEXT = 0.95  # a dark run with this share inside text boxes is letter strokes above each other, not a rule
 EDGE = 0.4  # boxes of text may reach over a rule by this many line heights
 INSIDE_TEXT = 0.3  # a dark run with this share inside text boxes shrunk by EDGE is letter strokes, not a rule
@@ -54,7 +56,8 @@ def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: floa
     if gray.shape[1] <= 2 * reach or gray.shape[0] < 2:
         return none
     beside = np.minimum(gray[:, : -2 * reach], gray[:, 2 * reach :])
-    spots = (cv2.subtract(beside, gray[:, reach:-reach]) >= CONTRAST).view(np.uint8)
+    darker = cv2.subtract(beside, gray[:, reach:-reach])
+    spots = (darker >= CONTRAST).view(np.uint8)
     # Widen by one pixel per side to follow slanted rules, and close the one-row gaps where other rules cross.
     wide = cv2.dilate(spots, np.ones((1, 3), np.uint8))
     closed = cv2.morphologyEx(wide, cv2.MORPH_CLOSE, np.ones((3, 1), np.uint8))
@@ -72,8 +75,10 @@ def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: floa
         run = labels[place] == rule
         within = [int(np.count_nonzero(run & text[place])) for text in texts]
         outside = ~(run & texts[0][place]).any(axis=1)
-        dark = (run & spots[place].view(np.bool_)).any(axis=1)[outside]
-        if within[0] < IN_TEXT * area and within[1] < INSIDE_TEXT * area and dark.sum() >= MIN_DARK * len(dark):
+        depth = np.where(run, darker[place], 0).max(axis=1)[outside]
+        dark = depth[depth >= CONTRAST]
+        min_dark = MIN_DARK if len(dark) and np.median(dark) < FAINT else MIN_DASHES
+        if within[0] < IN_TEXT * area and within[1] < INSIDE_TEXT * area and len(dark) >= min_dark * len(depth):
             ends.append([(left + reach + run[row].nonzero()[0].mean(), (top + row) * step) for row in (0, height - 1)])
     return np.array(ends, np.float32).reshape(-1, 2, 2)
 
