@@ -50,7 +50,7 @@ class SqliteStore:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
-        # Two connections, so that checkpoints, which the gate's thread makes, do not delay requests.
+        # Two connections, so that checkpoints, which run in the access gate's thread, do not delay requests.
         self._for_requests, self._for_upkeep = _Connection(path), _Connection(path)
 
     def version(self) -> int:
@@ -158,7 +158,7 @@ def open_file(path: Path) -> sqlite3.Connection:
         raise PermissionError(errno.EACCES, "this user may not read and write it")
     opened = sqlite3.connect(path, timeout=LIMIT_S, isolation_level=None, check_same_thread=False)
     try:
-        # Small pages, as each transaction writes two or three. `keep_alive` makes the checkpoints.
+        # Small pages, because each transaction writes two or three. No automatic checkpoints: `keep_alive` runs them.
         for pragma in ("page_size = 1024", "journal_mode = WAL", "synchronous = NORMAL", "wal_autocheckpoint = 0"):
             opened.execute(f"PRAGMA {pragma}")
         _make_tables(opened)
