@@ -156,7 +156,7 @@ def _words(page: Page, markdown: str) -> list[dict[str, Any]]:
     words: list[dict[str, Any]] = []
     at = 0
     for word in (word for line in page.lines for word in line.words or ()):
-        # A word with characters that Markdown escapes is not found; it gets the end of the previous word.
+        # A word whose characters Markdown escapes is not found; its position is then the end of the previous word.
         at = max(at, markdown.find(word.text, at))
         words.append({"text": word.text, "confidence": round(word.confidence, _DIGITS), "start_index": at})
         at += len(word.text) if markdown.startswith(word.text, at) else 0

@@ -62,7 +62,7 @@ def make_kserve_v1(context: AdapterContext) -> Blueprint:
         ("POST", path + ":explain", explain),
     ]
     if "tfserving" in context.settings.adapters:
-        # With both adapters on, Flask sends their common paths here: answer TensorFlow Serving's other verbs too.
+        # Flask sends the paths that both adapters have here: also answer the verbs that only TensorFlow Serving has.
         routes.append(("POST", path + f":(?P<verb>{OTHER_VERBS})", partial(_wrong_method, model)))
     return rest.serve_paths("kserve_v1", ("/v1/models", "/v1/models/<name>"), routes)
 
@@ -125,7 +125,7 @@ def _parse_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:
 
 
 def _unwrapped(value: object) -> Any:
-    """The input's value, taken out of an object {name: value} if it is in one. Raises BadTensor for another name."""
+    """Unwrap an input sent as {name: value}; an input without its name stays. Raises BadTensor for another name."""
     if not isinstance(value, dict) or set(value) == {"b64"}:
         return value
     if set(value) != {IMAGE.name}:

@@ -106,7 +106,7 @@ def _with_language(options: ReadOptions, language: object) -> ReadOptions:
 
 
 def language_choices(listed: ModelList) -> list[tuple[str, str]]:
-    """Values and titles of the option ocr.language: first languages, by Umi-OCR's value if it has one, then models."""
+    """Choices of ocr.language as (value, title): languages, by Umi-OCR's value if it knows them, then models."""
     choices = [(value, title) for value, (tag, title) in FILES.items() if tag in listed.languages]
     known = {tag for tag, _ in FILES.values()}
     choices += [(f"lang={tag}", tag) for tag in listed.languages if tag not in known]
