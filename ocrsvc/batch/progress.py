@@ -48,7 +48,7 @@ class RunCounts:
     """Counters of one command; the run's thread writes them, any thread may read them.
 
     `planned` is the shard's number of pages. In earlier commands `done_before` pages were read, and `failed_before`
-    failed. `source_bytes` counts, per page, the file's size over its page count. `committed` is Unix time;
+    failed. `source_bytes` adds, for each page, the file's size divided by its page count. `committed` is Unix time;
     `worker_seconds` includes waits for engines.
     """
 
@@ -100,7 +100,7 @@ class RunCounts:
         self.source_bytes += group.file.size * len(group.pages) / max(1, group.file.total)
 
     def page(self, result: PageResult, *, is_tried_again: bool = False) -> None:
-        """Count a page that was read or has failed; if it is tried again, count only the attempt."""
+        """Count a page that was read or has failed; if it failed and will be tried again, count only the attempt."""
         worker = without_secrets(result.worker)
         self.worker_seconds[worker] += result.seconds
         self.attempts += 1
@@ -131,7 +131,7 @@ class RunCounts:
 
 @contextmanager
 def showing(*, quiet: bool = False, metrics: str | None = None, output: TextIO | None = None) -> Iterator[RunCounts]:
-    """Counters for a run, shown on standard error or `output`, and to Prometheus at `metrics`. Raises BadOption."""
+    """Counters of a run, shown on `output` (default: stderr) and served to Prometheus at `metrics`, [HOST:]PORT."""
     counts, stream = RunCounts(), output or sys.stderr
     with ExitStack() as stack:
         if metrics is not None:

@@ -26,7 +26,7 @@ from ocrsvc.errors import BadOption, OperatorError
 
 
 def open_reader(request: BatchRequest, load: Load) -> PageReader:
-    """Make the reader that --on names, not started; `load` works in any thread or process. Raises OcrsvcError."""
+    """Make the reader that --on names, without starting it; it loads files by `load`, from any thread or process."""
     if request.on == "local":
         from ocrsvc.batch.readers.local_reader import open_local
 
@@ -98,7 +98,7 @@ def _settle(
         counts.failed_before += sum(manifest.failed.values())
         if not request.dedupe:
             work.forget(plan.pages_of(manifest.part))
-    # Read the stored results of parts with failed pages, also if an earlier command died while rewriting a part.
+    # Load the stored results of the parts to rewrite, also of one that an earlier command was rewriting when it died.
     for part in kept_parts(destination) & todo:
         known = work.errors(plan.pages_of(part))
         work.add_kept(row for row in read_kept(destination, part) if row[0] not in known)
