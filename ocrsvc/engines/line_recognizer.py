@@ -25,7 +25,7 @@ _MIN_STEPS: Final = 2  # smallest distance between the middles of two characters
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Path:
-    """The characters of one line with their positions and probabilities, as the recognizer's best path gives them."""
+    """The recognized characters of one line, with their positions in the crop and their probabilities."""
 
     characters: list[str]  # N characters, including spaces
     first: NDArray[np.intp]  # (N,) first and last step of each character; the crop's width is divided into equal steps
@@ -136,7 +136,7 @@ def path_at(
 
 
 def gray_with_margin(crop: Pixels, share: float) -> Pixels:
-    """A crop (h, w[, 3]) in gray, contiguous, with a margin of this share of its height in the background's colour."""
+    """Convert a crop (h, w[, 3]) to contiguous gray, and add a margin of `share` of its height in background colour."""
     gray = cv2.cvtColor(crop, cv2.COLOR_BGR2GRAY) if crop.ndim == 3 else crop
     margin = max(1, round(share * gray.shape[0]))
     colour = float(np.median(np.concatenate((gray[0], gray[-1], gray[:, 0], gray[:, -1]))))

@@ -245,7 +245,7 @@ def _scripts(
 def _open_recognition(
     parts: ModelParts, config: SessionConfig, choices: Sequence[RuntimeChoice], batch: Limits, cache: ModelCache
 ) -> dict[str, ModelRunner]:
-    """Open all recognizers; returns them by name. On a GPU, a run larger than a batch frees its memory afterwards."""
+    """Open all recognizers; returns them by name. On a GPU, the memory of runs up to one full batch is kept."""
     opened = {}
     for index, (name, part) in enumerate(parts.recognition.items()):
         part_config = _with_runtime(config, choices[index].recognition) if choices else config

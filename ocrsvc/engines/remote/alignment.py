@@ -71,15 +71,15 @@ def _parts(lines: Sequence[Line], places: _Places, remote: str) -> list[tuple[in
 
 
 def _part(
-    line: Line, begin: int, equal: Sequence[int], places: _Places, remote: str, least: int, most: int
+    line: Line, offset: int, equal: Sequence[int], places: _Places, remote: str, least: int, most: int
 ) -> tuple[int, int] | None:
-    """Begin and end of `line` in the remote text, within [least, most); `begin` is its offset in the local text."""
+    """Begin and end of a local line in the remote text, within [least, most); `offset` is its begin locally."""
     first, last = places[equal[0]][0], places[equal[-1]][0]
     # If no other local line matches this remote line, take all of it: the local engine may have missed some words.
     whole = remote.rfind("\n", 0, first) + 1, remote.index("\n", last)
     if least <= whole[0] and whole[1] <= most and _is_similar(line, equal, whole):
         return whole
-    ahead, behind = equal[0] - begin, begin + len(line.text) - equal[-1]
+    ahead, behind = equal[0] - offset, offset + len(line.text) - equal[-1]
     part = _to_words(remote, max(least, whole[0], first - ahead), min(most, last + behind), least, most)
     return part if _is_similar(line, equal, part) else None
 
@@ -136,7 +136,7 @@ def _units(word: Word) -> Iterator[Character]:
 
 
 def _around(units: Sequence[Character]) -> Box:
-    """The box from the first to the last of characters of one line, which may run from right to left."""
+    """The box around these characters of one line, which may run from right to left."""
     (x, y), (to_x, to_y) = units[0].box[:2]
 
     def along(unit: Character) -> float:

@@ -60,7 +60,7 @@ def split_parts(
     levels: tuple[float, ...],
     accept: Callable[[Sequence[Box], Box], bool] = lambda _boxes, _frame: True,
 ) -> Division:
-    """Split a contour at the first level whose parts `accept` accepts; `levels[0]` is the threshold of the mask."""
+    """Split a contour, made at probability `levels[0]`, at the first later level whose parts `accept` accepts."""
     left, top, width, height = frame = cast(Box, cv2.boundingRect(contour))
     here = probabilities[top : top + height, left : left + width]
     own = _own_pixels(contour - np.array([left, top], np.int32), here > levels[0])
@@ -109,7 +109,7 @@ def _shared(one: Box, other: Box, axis: int) -> float:
 
 
 def _border(labels: NDArray[np.int32], number: int, box: Box, corner: tuple[int, int], own: Pixels) -> Contour:
-    """The contour on the map of part `number`, grown by one pixel within the whole shape, whose pixels are `own`."""
+    """The contour of part `number` in pixels of the map; the part is first grown by one pixel inside the mask `own`."""
     left, top, width, height = box
     left, top = max(0, left - 1), max(0, top - 1)
     window = np.s_[top : top + height + 2, left : left + width + 2]

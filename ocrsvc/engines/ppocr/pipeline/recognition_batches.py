@@ -27,8 +27,8 @@ R = TypeVar("R")
 _CHECK_S: Final = 0.25  # interval of calls of `check` while a page waits for a batch
 # Widths to which lines are padded in batches. There are few, because a GPU searches for kernels at every new shape.
 BUCKETS_PX: Final = (96, 160, 240, 320, 480, 640, 960, 1440, 2160, 3200)
-# Narrowest and widest bucket of each TensorRT engine. An engine allocates memory for the batch size of its narrowest
-# bucket at the width of its widest: here twice the pixels of a batch, with one engine for all buckets 20 times.
+# Narrowest and widest bucket of each TensorRT engine. An engine allocates memory for the largest batch of its narrowest
+# bucket, each line as wide as its widest bucket: twice the memory of a batch. One engine for all would need 20 times.
 PROFILES_PX: Final = ((96, 320), (480, 960), (1440, 3200))
 # Output names of graph/rewrite.py, which cannot be imported here because it needs the package onnx.
 OUTPUTS: Final = ("best", "sure")
@@ -55,7 +55,7 @@ class LineImage:
         self._crop, self.width = crop, int(crop.shape[1])
 
     def pixels(self) -> Pixels:
-        """The pixels in memory, (h, width[, 3]) uint8."""
+        """The pixels, (h, width[, 3]) uint8, in main memory."""
         return self._crop
 
 
@@ -70,7 +70,7 @@ class SingleLineRunner:
     _shared_threads: SharedThreads
 
     def map(self, decode: Decode[R], lines: Lines, check: Check = no_check, outputs: Names = OUTPUTS) -> list[R]:
-        """Run the model over lines; returns `decode` of each output. Calls `check` before each line; it may raise."""
+        """Run the model over lines; returns `decode` of each output. Before each line, `check` is called and may raise."""
 
         def read(line: LineImage) -> R:
             check()

@@ -26,7 +26,7 @@ from ocrsvc.imaging.text_contour import Outline, corners, extent
 from ocrsvc.results import Check, Decoder, Pixels, ReadOptions, no_check
 
 # Widths of crops; a line is stretched to the next one. There are few, because OpenVINO compiles and keeps kernels for
-# each, about 6 MB. On the corpus they have 7 % more pixel columns than steps of 16 px would.
+# each, about 6 MB. On the corpus, crops have 7 % more pixel columns than with widths in steps of 16 px.
 WIDTHS_PX: Final = (
     *(48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512),
     *(640, 768, 896, 1024, 1280, 1536, 1920, 2400, 3200),
@@ -61,7 +61,7 @@ class Recognizer:
         return self.read_line_images([LineImage(level_ground(crop)) for crop in crops], check)
 
     def read_line_images(self, line_images: Sequence[LineImage], check: Check = no_check) -> list[LineText]:
-        """Read lines with the width of `crop_size`, in memory or on a GPU; calls `check` between them."""
+        """Read line images of the width that `crop_size` gives, in memory or on a GPU; calls `check` between lines."""
         # Start with the widest lines, so that all cores finish at about the same time.
         order = sorted(range(len(line_images)), key=lambda index: -line_images[index].width)
         paths = dict(zip(order, self._paths([line_images[index] for index in order], check), strict=True))
@@ -117,8 +117,8 @@ R = TypeVar("R", bound=LineReader)
 R_co = TypeVar("R_co", bound=LineReader, covariant=True)
 
 SURE: Final = 0.9  # if the confidence reaches this, no other recognizer reads the line
-# A line wider than this per character (three line heights) has too few characters. A recognizer reads only a few
-# characters of a script that it does not know, and may be sure of them; none of 2303 corpus lines is so sparse.
+# A line wider than this per character (three line heights) has too few characters. In a script that it does not know, a
+# recognizer reads only a few characters, but may be sure of them. None of the corpus's 2303 lines has so few.
 SPARSE_PX: Final = 144
 MAX_EXTRA_SHARE: Final = 1.0  # pixel columns that the other recognizers may read, per column that the first one reads
 MIN_EXTRA_PX: Final = 5120  # pixel columns that the other recognizers may read on any page: 16 lines of usual length

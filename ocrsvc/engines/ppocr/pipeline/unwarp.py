@@ -202,7 +202,7 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
 
 
 def _read(found: _FoundPage) -> Page:
-    """Read a page as it is, in the picture or flattened; a small bend is removed only to find the reading order."""
+    """Read the page in the picture or the flattened page. Lines that still bend are straightened only to order them."""
     straighten = found.field.straighten if found.field is not None and found.turn_deg >= BENT_ROWS_DEG else None
     return read_page(found.task, found.reader, straighten, found.outlines)
 

@@ -4,9 +4,9 @@ OpenVINO compiles kernels for every new input shape (20 to 70 ms), and caches th
 shape; so the pipeline uses few line widths, and the cache is limited. Results are bit-identical whatever a session ran
 before, with one thread or several.
 
-A recognizer consists of two models. The second one, the final matrix product with 18,710 classes, runs over the steps
-of many lines together, because the first model's runs would push its weights out of a core's cache; and over a fixed
-number of steps, so that kernels are compiled once. A step's class depends on its own features alone, to the last bit.
+A recognizer consists of two models. The second one is the final matrix product with 18,710 classes. It runs over the
+steps of many lines together, because runs of the first model push its weights out of a core's cache. The number of
+steps is fixed, so its kernels are compiled once. A step's class depends on its own features alone, to the last bit.
 
 OpenVINO starts threads when it is imported, so it is imported only here, after the fork.
 """
@@ -135,7 +135,7 @@ class OpenVinoRecognizer(OpenVinoSession):
     """Both models of a recognizer in one session; `run` reads one line.
 
     `body` is an openvino.CompiledModel of `rewrite.keep_features`, for lines of any width; `classifier` is one of
-    `rewrite.make_classifier` for STEPS steps; `read_head` reads its weights, for the scores of all classes.
+    `rewrite.make_classifier`, for STEPS steps. `read_head` reads the classifier's weights, which `logits` needs.
     """
 
     def __init__(
@@ -177,12 +177,12 @@ class OpenVinoRecognizer(OpenVinoSession):
         ]
 
     def _choose(self, rows: Features, begins: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """(N,) best class per step (N, F); (N,) its probability where a character or classifier run begins, else 0."""
+        """(N,) best class per step (N, F); (N,) its probability at each character's first step, 0 at others."""
         count = len(rows)
         padded = -(-count // STEPS) * STEPS
         features, flags = np.zeros((padded, rows.shape[1]), np.float32), np.zeros(padded, bool)
         features[:count], flags[:count] = rows, begins
-        # A run of the classifier does not see the step before its first one, so its first step begins a character.
+        # The classifier runs over STEPS steps and does not see the one before: let the first step begin a character.
         flags[::STEPS] = True
         best, shares = np.empty(padded, np.int64), np.zeros(padded, np.float32)
         with self._turn:
