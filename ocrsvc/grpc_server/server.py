@@ -30,11 +30,11 @@ from ocrsvc.serving.memory_budget import Share
 
 @dataclass(eq=False)
 class Transport:
-    """Transfers the bytes of one connection between its socket and HTTP/2; with TLS, once the handshake is complete."""
+    """Transfers the bytes of one connection between its socket and HTTP/2, after the TLS handshake if there is one."""
 
     sock: socket.socket | TlsSocket
     connection: Connection
-    # Counts the connection's memory, calls excluded; empty if the memory was used up when the connection was accepted.
+    # Counts the connection's memory without that of its calls; 0 bytes if none was left when it was accepted.
     share: Share
     selector: selectors.BaseSelector
     # All transports of the server; a transport removes itself when it closes.
