@@ -92,7 +92,7 @@ class Admission:
             keys.enter(request, pages=int(self._needs_engine(request)))
 
     def leave(self, _error: BaseException | None) -> None:
-        """Release the request's unused pages, and stop counting it among its caller's open requests."""
+        """Return the pages that the request reserved but did not read, and stop counting it as an open request."""
         request = current_request()
         if request.pages is not None:
             request.pages.release()

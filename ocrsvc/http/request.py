@@ -42,7 +42,7 @@ class Request(flask.Request):
     """Flask's request with additional data. Used by the thread that serves it; `context` may be used by any thread.
 
     Its head arrived at `began_s` and a thread took it at `taken_s` (`time.monotonic`). `received` is None under WSGI
-    servers other than our event loop. `failures` are the errors in its response, of the request or of single images;
+    servers other than our event loop. `failures` are the errors in its response, for single images or for all of them;
     `stream_code` is the error that ended a streamed response.
     """
 
@@ -161,12 +161,12 @@ class Request(flask.Request):
         return self._content
 
     def take_body(self) -> bytes:
-        """The complete body, at the first call only, for views that do not use `content`.
+        """The complete body, for views that do not use `content`; can be taken only once.
 
-        Raises BodyTooLarge, BodyTimeout if it was late or too slow, QueueFull without memory, RequestStopsWorker if it
-        has stopped a worker before, CallerError if it ended early or its chunks are malformed, and BadOption.
+        Raises BodyTooLarge, BodyTimeout (late or slow body), QueueFull (no memory left), RequestStopsWorker (the same
+        body has stopped a worker), CallerError (incomplete body), and BadOption (malformed X-Request-Timeout).
         """
-        # Refuse a malformed X-Request-Timeout for every body, also if the view has nothing to wait for.
+        # Refuse a malformed X-Request-Timeout even if the view has nothing to wait for.
         _ = self.deadline
         received = self.received
         body = read_body(self.environ, self.max_body_bytes, self.share) if received is None else received.take()
@@ -174,7 +174,7 @@ class Request(flask.Request):
         return body
 
     def end(self) -> None:
-        """Release the body, also from the errors' tracebacks. Our event loop releases the memory share itself."""
+        """Free the body, also in the tracebacks of errors. Our event loop releases the share of the memory itself."""
         for failure in self.failures:
             failure.without_frames()
         self._content, self.failures = None, []
