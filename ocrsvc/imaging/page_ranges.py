@@ -41,7 +41,7 @@ def choose(ranges: Ranges, count: int) -> Sequence[int]:
     if ranges == ALL:
         return range(1, count + 1)
     numbers: list[int] = []
-    # Each range starts behind the ones before it, because a hundred ranges may name the same million pages.
+    # Start each range after the end of the previous one: a hundred ranges may name the same million pages.
     for first, last in sorted((first, min(count, last or count)) for first, last in ranges):
         numbers += range(max(first, numbers[-1] + 1 if numbers else 1), last + 1)
     return numbers

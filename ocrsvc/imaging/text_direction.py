@@ -87,7 +87,7 @@ def _kept_runs(kinds: Sequence[str], begin: int, end: int) -> list[Span]:
 
 
 def _words(kinds: Sequence[str], begin: int, end: int) -> list[Span]:
-    """The runs of Latin letters, of digits, and of numbers with their separators and units."""
+    """The runs of Latin letters and numbers, with separators inside numbers (12.5) and units beside them (5%)."""
     kept = [kind in LEFT_TO_RIGHT or kind in _DIGIT for kind in kinds]
     for place in range(begin, end):
         digits = [begin <= near < end and kinds[near] in _DIGIT for near in (place - 1, place + 1)]
@@ -111,7 +111,7 @@ def _joined(kinds: Sequence[str], words: Sequence[Span]) -> list[Span]:
 
 
 def _with_brackets(characters: list[str], turned: NDArray[np.bool_]) -> list[str]:
-    """Mirror brackets in reversed runs, unless fewer would then match: some recognizers have already mirrored them."""
+    """Mirror brackets in reversed runs, unless more are unmatched then: some recognizers have already mirrored them."""
     if not any(character in MIRRORED for character in characters):
         return characters
     pairs = zip(characters, turned.tolist(), strict=True)

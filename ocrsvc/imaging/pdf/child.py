@@ -2,7 +2,8 @@
 
     python -m ocrsvc.imaging.pdf.child PARENT MEMORY FILE_BYTES FILE CANVAS
 
-FILE and CANVAS are file descriptors. Requests and their answers (or an error word such as `damaged`):
+FILE and CANVAS are descriptors of the PDF and of the memory shared with the parent. Requests and their answers (or an
+error word such as `damaged`):
 
 - `open`: `pages COUNT`.
 - `size NUMBER`: `points WIDTH HEIGHT`.
@@ -12,8 +13,8 @@ FILE and CANVAS are file descriptors. Requests and their answers (or an error wo
   other pages, and for a partly transparent image below DPI, as its mask may be finer than the image.
 - `text NUMBER`: `characters COUNT`; the text stays open for `copy`.
 - `copy WIDTH HEIGHT SMALL_WIDTH SMALL_HEIGHT MAX_PIXELS`: `copied OBJECTS COVERS A B C D E F`; the canvas then holds
-  the text (layout in `child_text.py`) and, unless the small sides are 0, a gray drawing of that size. A to F map points
-  to pixels of a WIDTH x HEIGHT page.
+  the text (layout in `child_text.py`) and, unless the small sides are 0, a gray drawing of that size. OBJECTS is the
+  number of text objects, COVERS that of objects drawn over text. A to F map points to pixels of a WIDTH x HEIGHT page.
 """
 
 import ctypes
@@ -106,7 +107,7 @@ class _Drawer:
         return pack("characters", self._text.count)
 
     def copy(self, width: int, height: int, small_width: int, small_height: int, max_pixels: int) -> str:
-        """Copy the characters counted by `text` onto the canvas, followed by a small drawing of the page."""
+        """Write the text that `text` opened to the shared memory CANVAS, then a small gray drawing of the page."""
         if self._text is None or self._page is None:
             raise RequestFailed("no_text")
         (_, page), copier = self._page, self._text
@@ -198,7 +199,7 @@ class _Drawer:
     def _draw_on(
         self, page: Any, canvas: mmap.mmap, at: int, size: tuple[int, int], *, gray: bool = False, exact: bool = False
     ) -> None:
-        """Draw the page on a white background, from byte `at` of the canvas."""
+        """Draw the page on a white background into the shared memory `canvas`, from its byte `at`."""
         pdfium, (width, height) = self._pdfium, size
         start = ctypes.c_char.from_buffer(canvas, at)
         kind, stride = (pdfium.FPDFBitmap_Gray, width) if gray else (pdfium.FPDFBitmap_BGRx, width * _BYTES_PER_PIXEL)

@@ -74,7 +74,7 @@ def _groups(lines: TextLines, here: Indices) -> Iterator[tuple[list[Indices], In
 
 
 def records_of(lines: TextLines, here: Indices) -> list[tuple[list[Indices], Indices]]:
-    """(cells, lines) per row of a table with multi-line cells; [] unless first lines or centres are mostly level."""
+    """Rows of a table with multi-line cells, each as (cells, lines); [] if the cells of too many rows are not level."""
     rows = rows_of(lines, here)
     if len(rows) < TABLE_ROWS or max(map(len, rows)) < 2:
         return []
@@ -141,7 +141,7 @@ def _are_level(lines: TextLines, cells: list[Indices], most: float) -> tuple[boo
 
 
 def _with_wrapped_lines(lines: TextLines, rows: Rows) -> Rows:
-    """Replace the rows that share a multi-line cell by the cells of these rows; other rows are unchanged."""
+    """Where lines continue in the next row, replace both rows by their cells, a list of lines each; keep other rows."""
     links = _wrapped(lines, rows) if len(rows) > 1 else {}
     if not links:
         return rows

@@ -178,7 +178,7 @@ def _nearest(distances: Numbers) -> list[int]:
 def _closed_cell(
     vertical: Numbers, horizontal: Numbers, pairs: Iterable[tuple[int, int]], y: float, near: float
 ) -> Sides | None:
-    """Left, top, right, bottom rule of the cell around `y`, by the first of `pairs` that forms a cell; else None."""
+    """Left, top, right and bottom rule of the cell at `y`, for the first (left, right) of `pairs` that closes one."""
     for left, right in pairs:
         begin = max(vertical[left, 1], vertical[right, 1]) - near
         end = min(vertical[left, 2], vertical[right, 2]) + near
