@@ -16,7 +16,7 @@ _ISSUERS: Final = {
     (14, 16): "3000-3059 3095-3095 3600-3699 3800-3999",  # Diners Club
     (15,): "3400-3499 3700-3799",  # American Express
     (16,): "2221-2720 5100-5599",  # Mastercard
-    # Mir; JCB; Discover; UnionPay; Discover and RuPay; UnionPay
+    # In this order: Mir, JCB, Discover, UnionPay, Discover and RuPay, UnionPay
     (16, 17, 18, 19): "2200-2204 3528-3589 6011-6011 6200-6299 6440-6599 8100-8171",
     (19,): "9558-9558",  # ICBC
     tuple(range(13, 20)): "5018-5018 5020-5020 5038-5038 5893-5893 6304-6304 6759-6763",  # Maestro
@@ -80,7 +80,7 @@ def _last_of_card(groups: Sequence[tuple[int, int]], text: str) -> int | None:
 
 
 def _are_printed(sizes: Sequence[int]) -> bool:
-    """Whether digits are grouped as on cards: fours (OCR may lose spaces between), 4-6-5, 6-13, or single digits."""
+    """Whether digits are grouped as on cards: by four (spaces may be lost), 4-6-5, 4-6-4, 6-13, 6-10, or singly."""
     if all(size % 4 == 0 for size in sizes[:-1]) or all(size == 1 for size in sizes):
         return True
     return tuple(sizes) in {(4, 6, 5), (4, 6, 4), (6, 13), (6, 10)}

@@ -78,7 +78,7 @@ def _masked_word(word: Word, masked: str) -> Word:
 
 
 def _masked_cell(cell: Cell, before: Sequence[Line], after: Sequence[Line], rules: Rules) -> Cell:
-    """Mask a cell, whose text is lines or pieces of lines; `before`, `after`: the page's lines unmasked and masked."""
+    """Mask a cell that consists of lines or pieces of lines. `before`, `after`: the page's lines unmasked and masked."""
     changed = [(before[at].text, after[at].text) for at in cell.lines if before[at].text != after[at].text]
     text = cell.text
     for line, masked in changed:
@@ -101,7 +101,7 @@ def _with_line_masked(cell: str, line: str, masked: str) -> str:
         return "".join([*pieces, cell[end:]])
     if cell in line:
         return _as_masked(cell, line, masked)
-    # The cell has a piece of this line and of others: mask word by word.
+    # The cell has only a piece of this line, and text of other lines: mask word by word.
     for word, stars in sorted(zip(line.split(), masked.split(), strict=True), key=lambda pair: -len(pair[0])):
         if word != stars:
             cell = cell.replace(word, stars)
@@ -109,7 +109,7 @@ def _with_line_masked(cell: str, line: str, masked: str) -> str:
 
 
 def _as_masked(part: str, text: str, masked: str) -> str:
-    """Mask a part of `text` as `masked`, the masked form of the text, has it at the same position.
+    """Mask a part of `text`: take the characters at the same position in `masked`, the masked form of `text`.
 
     If the part occurs several times, the occurrence with the most stars is used, so that too much rather than too
     little is masked. For a short part, occurrences between spaces are preferred.

@@ -64,7 +64,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The kinds to mask, and finders for the operator's patterns (`own`), which apply if "own" is among the kinds."""
+    """The kinds of text to mask. `own` finds the operator's patterns; it is used only if `kinds` contains "own"."""
 
     kinds: frozenset[MaskKind]
     own: tuple[Find, ...] = ()
