@@ -151,7 +151,7 @@ def _why_not(catalogue: Catalogue, wanted: WantedModel) -> str:
     versions = [version for version in of_name if number in (None, version.number)]
     if model is None or not versions or (wanted.label is not None and number is None):
         return f"There is no model {str(wanted)[:140]}."
-    # Explain why the newest version whose proof is pending does not serve; if none is pending, the newest version.
+    # Give the reason for one version: the newest whose proof is pending, or else the newest.
     version = min(versions, key=lambda version: (version not in model.candidates, -version.number))
     return f"The model {str(wanted)[:140]} does not serve: {catalogue.why_not(version)}."
 

@@ -16,7 +16,7 @@ from ocrsvc.errors import BadModel
 MAX_MODEL_BYTES: Final = 1 << 30
 # Size limit of a configuration, a dictionary or a licence.
 MAX_TEXT_BYTES: Final = 8 << 20
-# If a single file is named, the files next to it that are considered: configurations, dictionaries, licences.
+# Files beside a single named file that may belong to the same model: configurations, dictionaries, licences.
 _BESIDE: Final = re.compile(r".*\.(?:ya?ml|txt|dict|keys|md)|LICEN[CS]E", re.IGNORECASE)
 _MAX_FILES: Final = 5000
 _DEEPEST: Final = 6
