@@ -33,7 +33,7 @@ class Objectives:
 
     Attributes:
         available: Share of images that do not fail by the service's own fault.
-        fast: Share of images that are read within `fast_s`, which is the upper bound of a bucket.
+        fast: Share of images that are read within `fast_s`, the bound of a bucket in the histogram of latencies.
     """
 
     available: float = 0.995
@@ -41,7 +41,7 @@ class Objectives:
     fast_s: float = 5.0
 
     def __post_init__(self) -> None:
-        """Raises SettingsError for a share that the alerts can never miss, or a time that is not a bucket's bound."""
+        """Raises SettingsError for a share of 1, a share too low for any alert, or a time that is no bucket's bound."""
         for name, share in (("availability", self.available), ("fast", self.fast)):
             if not _MIN_SHARE < share < 1:
                 raise SettingsError(
