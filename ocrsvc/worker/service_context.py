@@ -73,7 +73,7 @@ class ServiceContext:
         self.grpc_listeners: tuple[socket.socket, ...] = ()
         self.jobs: JobStore | None = None
         self.page_counts = PageCounts(secrets.token_hex(8), SLOTS)
-        # The arbiter, and a process without gunicorn's hooks, use the common metrics.
+        # In the arbiter, and in a process without gunicorn's hooks, counts go to the metrics block that no worker owns.
         self.worker = WorkerContext(self.metrics.common, self.errors.recorder())
 
     def each_second(self) -> None:
