@@ -70,7 +70,7 @@ class SingleLineRunner:
     _shared_threads: SharedThreads
 
     def map(self, decode: Decode[R], lines: Lines, check: Check = no_check, outputs: Names = OUTPUTS) -> list[R]:
-        """Run the model over lines; returns `decode` of each output. Before each line, `check` is called and may raise."""
+        """Run the model over lines; returns `decode` of each output. `check` may raise before each line."""
 
         def read(line: LineImage) -> R:
             check()
