@@ -78,7 +78,7 @@ def _masked_word(word: Word, masked: str) -> Word:
 
 
 def _masked_cell(cell: Cell, before: Sequence[Line], after: Sequence[Line], rules: Rules) -> Cell:
-    """Mask a cell that consists of lines or pieces of lines. `before`, `after`: the page's lines unmasked and masked."""
+    """Mask a cell made of lines or pieces of lines. `before`, `after`: the page's lines before and after masking."""
     changed = [(before[at].text, after[at].text) for at in cell.lines if before[at].text != after[at].text]
     text = cell.text
     for line, masked in changed:
