@@ -98,9 +98,9 @@ class AccessGate:
         return admission
 
     def resume(self, identity: str) -> Admission:
-        """Admit work on a job submitted with a key: its pages count, but it is no concurrent request.
+        """Admit work on a job submitted with a key. Its pages count, but not as one of the key's concurrent requests.
 
-        Raises KeyRefused, also if a newer key has the name, and KeysUnavailable.
+        Raises KeyRefused, also if the key's name now belongs to a newer key, and KeysUnavailable.
         """
         entry = self.check_named(identity.partition(" ")[0])
         if entry.identity != identity:
@@ -138,7 +138,7 @@ class AccessGate:
             self._logged = ""
 
     def _log_failure(self, error: Exception) -> None:
-        """Log the first failure, and again when requests are refused because of it."""
+        """Log a failed refresh: the first time, and again once requests are refused because the keys are too old."""
         line = "Refusing all requests: %s"
         if self.is_ready:
             line = f"Cannot refresh the keys: %s Those in memory stay valid for {_STALE_S:g} s after the last refresh."
