@@ -25,7 +25,7 @@ SUCCESS, PARTIAL, FAILURE = "success", "partial_success", "failure"
 # DocTags coordinates run from 0 to this on each axis.
 _GRID: Final = 500
 _NO_ENGINE: Final = EngineInfo("", "", "", "", "", "")
-# OTSL's tags for the further grid positions of a spanning cell, by (below its first row, right of its first column).
+# OTSL's tags for the other grid positions of a spanning cell; keys: (below its first row, right of its first column).
 _SPANNED: Final = {(False, True): "<lcel>", (True, False): "<ucel>", (True, True): "<xcel>"}
 _DIGITS: Final = 2
 

@@ -65,7 +65,7 @@ def _pages_of(data: bytes, context: AdapterContext, about: dict[str, str]) -> li
 
 
 def text_of(data: bytes, share: Share) -> str | None:
-    """The text of a file in UTF-8, whose memory `share` counts; None for other files. Raises QueueFull, BodyTooLarge.
+    """Decode a UTF-8 file, and count its text in `share`; None for other files. Raises QueueFull, BodyTooLarge.
 
     Open WebUI sends all files of a chat to its external loader, also Markdown, tables and source code.
     """

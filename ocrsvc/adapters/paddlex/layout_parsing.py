@@ -21,7 +21,7 @@ class LayoutMembers(Members):
 
     @property
     def read_options(self) -> ReadOptions:
-        """Convert these members to the reader's options."""
+        """The options for the reader that the request's members select."""
         return replace(super().read_options, characters=False, tables=self.use_table_recognition)
 
 

@@ -78,7 +78,7 @@ class Members(BaseModel):
 
     @property
     def read_options(self) -> ReadOptions:
-        """Convert these members to the reader's options."""
+        """The options for the reader that the request's members select."""
         side = self.text_det_limit_side_len
         return ReadOptions(
             rotate=responses.rotate_option(self.use_doc_orientation_classify),
@@ -93,7 +93,7 @@ def parse_members(members: Mapping[str, Any], kind: type[M]) -> M:
     values = {}
     for name in map(to_camel, kind.model_fields):
         if (value := members.get(name)) is not None:
-            # Truncate long values, except `file`, before pydantic checks them.
+            # Truncate long values before pydantic checks them, except `file`, which is the image or document.
             is_long = isinstance(value, str | bytes) and name != "file"
             values[name] = as_text(value)[: MAX_TEXT + 1] if is_long else value
     try:

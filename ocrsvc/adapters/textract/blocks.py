@@ -13,7 +13,7 @@ _PERCENT_DIGITS: Final = 3
 
 
 def blocks_of(page: Page) -> list[Block]:
-    """The page's block, then those of its lines in reading order, then those of their words.
+    """The page's block, then the lines' blocks in reading order, then the words' blocks.
 
     An id is the block's type, the page's number and a count, so it is unique in a document.
     """

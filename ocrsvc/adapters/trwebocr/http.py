@@ -92,7 +92,7 @@ def _drawn(reader: Reader, data: bytes, page: Page) -> Iterator[bytes]:
 
 
 def _success(began_s: float, picture: bytes, raw_out: bytes, *, is_drawn_first: bool = False) -> Response:
-    """The response, joined from JSON pieces so that the large `picture` (base64 text) is copied only once."""
+    """The response; `picture` (base64; before the text if `is_drawn_first`) is large, so it is copied only once."""
     members = [b'"raw_out": ', raw_out, b', "speed_time": %a' % round(time.monotonic() - began_s, 2)]
     if is_drawn_first:
         members = [b'"img_detected": ', picture, b", ", *members]
@@ -110,7 +110,7 @@ def _failure(failure: OcrsvcError) -> Response:
 
 
 def shrink_page(page: Page, max_side: int | None) -> Page:
-    """Scale a page's size and boxes to at most `max_side` pixels, rounded as in TrWebOCR; None changes nothing."""
+    """Shrink a page and its boxes to a longer side of `max_side` pixels (None: no limit), rounded as in TrWebOCR."""
     scale = max(page.width, page.height) / (max_side or max(page.width, page.height))
     if scale <= 1:
         return page
@@ -142,7 +142,8 @@ def to_numbered(page: Page) -> list[list[object]]:
 def to_rects(boxes: Boxes) -> NDArray[np.float64]:
     """The boxes as rectangles for OpenCV's boxPoints, (N, 5): centre x and y, width along the line, height, angle.
 
-    Pixels and clockwise degrees. A box that is not a rectangle keeps its centre and its first two sides.
+    Lengths are in pixels, angles in clockwise degrees. A box that is not a rectangle keeps its centre and its first
+    two sides.
     """
     along, across = boxes[:, 1] - boxes[:, 0], boxes[:, 2] - boxes[:, 1]
     angles = np.degrees(np.arctan2(along[:, 1], along[:, 0]))
@@ -167,7 +168,7 @@ def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
 
 
 def _cpp_failure(failure: OcrsvcError) -> Response:
-    """The response to an error, with TrWebOCR.cpp's message if there is one."""
+    """The response to an error, with the text that TrWebOCR.cpp sends for it, or our own if it has none."""
     unreadable = ((kind, "Failed to load image") for kind in NO_IMAGE)
     texts = ((NothingSent, "Missing file or img_base64 parameter"), *unreadable)
     text = original_code_of(texts, failure, "Invalid JSON data") or str(failure)
