@@ -127,7 +127,7 @@ def _failed_pages(files: Sequence[RequestFile]) -> str:
     else:
         numbers = [at for at, outcome in enumerate(outcomes, start=1) if isinstance(outcome, OcrsvcError)]
     ranges = format_ranges(numbers)
-    # To keep the response header short, replace further ranges by one open range ("9-"), although it names good pages.
+    # Keep the response header short: one open range ("9-") replaces further ranges, although it includes good pages.
     rest = [f"{more.partition('-')[0]}-" for more in ranges[_MAX_RANGES : _MAX_RANGES + 1]]
     return ",".join([*ranges[:_MAX_RANGES], *rest])
 
