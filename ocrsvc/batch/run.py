@@ -1,4 +1,4 @@
-"""The run: one thread gives pages to reading threads, stores their results, and has complete parts written."""
+"""The run: one thread hands pages to reading threads, stores their results, and has another write complete parts."""
 
 import contextlib
 import hashlib
@@ -52,7 +52,7 @@ class Run:
         self._admission = GroupAdmission(sys.maxsize, lambda: reader.at_once)
         self._writing = ThreadPoolExecutor(1, "batch-output")
         self._in_writing = 0
-        # Number of pages still without a result, by output part whose pages are queued.
+        # For each output part whose pages are queued: how many of its pages still have no result.
         self._left: dict[int, int] = {}
         self._in_flight: dict[PageGroup, None] = {}
         self._attempts: dict[int, int] = {}
@@ -60,7 +60,7 @@ class Run:
         self._is_apart = False
         self._drain = threading.Event()
         self._committed = time.time()
-        # For --dedupe: by content hash, the first page of the file that is read; its copies wait for that result.
+        # For --dedupe, by content hash: the first page of the first file with it. Equal files wait for its result.
         self._contents = self._work.contents() if request.dedupe else None
         self._contents_lock = threading.Lock()
         self._copies: list[tuple[PageGroup, int]] = []
@@ -71,7 +71,7 @@ class Run:
         self._events.put(lambda: self._writing.shutdown(wait=False, cancel_futures=True))
 
     def execute(self) -> RunCounts:
-        """Run to completion. Raises OcrsvcError, OSError and sqlite3.Error, and keeps what is committed in any case."""
+        """Run to completion; committed results survive any error. Raises OcrsvcError, OSError and sqlite3.Error."""
         self._counts.begin()
         try:
             self._loop()
@@ -105,7 +105,7 @@ class Run:
                 return
 
     def _begin_groups(self) -> None:
-        """Begin page groups ahead, so that readers never wait for commits; read pages that may kill a process alone."""
+        """Begin page groups in advance, so that readers never wait for commits; read suspected crashers one by one."""
         if self._drain.is_set() or self._is_apart:
             return
         groups: list[PageGroup] = []

@@ -34,7 +34,7 @@ from ocrsvc.settings.load import check_settings
 
 LOGGER: Final = logging.getLogger("ocrsvc.batch")
 MAX_SENT_BYTES: Final = 128 * 1024 * 1024
-"""Most bytes of files in Ray's object store, sent to nodes that cannot load them; a larger file is sent alone."""
+"""Limit of file bytes in Ray's object store, for nodes that cannot load the files; a larger file is sent alone."""
 DEATHS_TOGETHER: Final = 2
 """After this many actors ended while reading a group, its pages are read one by one, by otherwise idle actors."""
 DEATHS_ALONE: Final = 3
@@ -86,7 +86,7 @@ class RayReader:
         self._watcher = threading.Thread(target=self._watch, name="ray-actors", daemon=True)
 
     def start(self) -> Mapping[str, str]:
-        """Connect to the cluster, and wait until the first actor is ready."""
+        """Connect to the cluster, wait until the first actor is ready, and return its engine and model."""
         self.ray = connect(self._on)
         self._watcher.start()
         with self._changed:
@@ -136,7 +136,7 @@ class RayReader:
                 return self._ask(actor, group, data) or ()
 
     def _ask(self, actor: Actor, group: PageGroup, data: Any) -> tuple[PageResult, ...] | None:
-        """Call PageActor.read; returns () if the actor has died or does not answer in time."""
+        """Call PageActor.read; returns () if the actor dies or is late, None if its node cannot load the file."""
         from ray.exceptions import RayError, RayTaskError
 
         limit_s = self._arguments.page_limit_s * len(group.pages) + _SPARE_S
@@ -252,7 +252,7 @@ class RayReader:
             self._changed.notify_all()
 
     def _refuse(self, handle: Any, error: OcrsvcError) -> None:
-        """End an actor. Raises the error if no actor was ready before: then settings or nodes are wrong."""
+        """End an unusable actor. Raises its error if no actor was ready before: the settings or nodes are wrong."""
         self._kill(handle)
         self._start_after_s = self._clock() + _PAUSE_S
         if not self._identity:

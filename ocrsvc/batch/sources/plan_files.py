@@ -81,7 +81,7 @@ class _Planner:
                     yield from self.plan(found, total)
 
     def plan(self, found: Found, total: int | None = None) -> Iterator[SourceFile]:
-        """Plan a file or the members of an archive, with the pages that the list or the command selects."""
+        """Plan a file or an archive's members, with the pages selected in the list of files or on the command line."""
         if found.problem:
             yield self._failure(found)
         elif archive := _ARCHIVES.fullmatch(found.name):
@@ -146,12 +146,12 @@ class _Planner:
             yield from self._chosen(found, self._count(found, head) if total is None else total)
 
     def _count_named(self, found: Found) -> int | None:
-        """Count the pages of a file with a document's extension; None for others."""
+        """Count the pages of a file whose extension is one of DOCUMENTS; None for other files."""
         is_document = extension_of(found.name) in DOCUMENTS and not found.problem
         return self._count(found, b"") if is_document else None
 
     def _count(self, found: Found, head: bytes) -> int:
-        """Count a file's pages; 0 for a document that is too large or cannot be opened; reading it reports why."""
+        """Count a file's pages. 0 if a document is too large or cannot be opened: reading it will report the error."""
         if not (may_have_pages(head) if head else extension_of(found.name) in DOCUMENTS):
             return 1
         if found.size > self._request.max_file_bytes:
@@ -198,7 +198,7 @@ def is_image_name(name: str) -> bool:
 
 
 def _read_head(found: Found) -> bytes | None:
-    """The first bytes of a file; None on errors. Remote files with an image's extension give b"" to save a request."""
+    """A file's first bytes; None on errors. b"" for a remote file with an image's extension, which saves a request."""
     address = found.address
     if not found.version:
         return None

@@ -78,7 +78,7 @@ class Found:
     ranges: Ranges | None = None
 
     def member(self, name: str, place: str, size: int, head: bytes, problem: str, path: str = "") -> Found:
-        """A member of this archive; `name` is appended to the archive's name, and `place` is its position."""
+        """A member of this archive. `name` is appended to the archive's name; with `place`, `Archive.load` finds it."""
         own, is_row = self.name + name, name.startswith("#")
         problem = f"{own}: {problem}" if problem else ""
         return Found(own, self.address, size, self.version, head, is_row, problem, self.kind, place, path, self.ranges)

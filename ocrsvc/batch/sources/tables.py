@@ -56,10 +56,10 @@ class Tables:
         self._lock = threading.Lock()
 
     def ask(self, table: Sequence[str | None], row: int, max_bytes: int | None = None) -> bytes:
-        """Request a row's image, or without `max_bytes` a list of rows as JSON. Raises OcrsvcError and OSError."""
+        """The image in a row; without `max_bytes`, a JSON list of rows from `row` on. Raises OcrsvcError, OSError."""
         request = orjson.dumps({"table": table, "row": row, "max_bytes": max_bytes})
         with self._lock:
-            # Retry once with a new child: the old child ends together with the thread that started it.
+            # Retry once with a new child: the old one may have ended together with the thread that started it.
             for _ in range(1 if self._program is None else 2):
                 try:
                     answer, data = self._ask(request)
@@ -155,7 +155,7 @@ class _Table:
         self._kept_bytes, self._next = 0, -1
 
     def rows(self, begin: int) -> list[tuple[int, str, str, str]]:
-        """Size, first bytes, path and problem of up to _MAX_ROWS rows from `begin` on; empty after the last row."""
+        """Up to _MAX_ROWS rows from `begin` on, as (size, first bytes, path, problem); empty after the last row."""
         if self._is_listed_unread:
             total = self._starts[-1]
             return [(self._size // total, "", "", "")] * min(_MAX_ROWS, total - begin)
@@ -169,7 +169,7 @@ class _Table:
                 else:
                     found.append((len(data), bytes(data[:HEAD_BYTES]).decode("latin-1"), "", ""))
         except Exception:
-            # Return the rows before the error; after the reset, requesting the next rows raises the error again.
+            # Return the rows before the error. With -1, the next request reads again, and so raises the error.
             self._next = -1
             if not found:
                 raise
@@ -187,7 +187,7 @@ class _Table:
 
     @cached_property
     def _is_listed_unread(self) -> bool:
-        """Whether rows are listed without reading images: the first is no PDF or TIFF, whose pages must be counted."""
+        """Whether `rows` need not read the images. It must if the first is a PDF or TIFF, whose pages are counted."""
         if self._has_paths:
             return False
         first = self._value(0) if self._starts[-1] else None
@@ -248,7 +248,7 @@ def _open_table(address: str, _version: str, column: str | None) -> _Table:
 
 
 def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-    """Answer a request: the JSON object, and the data that follow it. After an error, all tables are opened again."""
+    """Answer a request with a JSON object and the data that follow it. An error clears the cache of open tables."""
     row, max_bytes = request["row"], request["max_bytes"]
     try:
         table = _open_table(*request["table"])
