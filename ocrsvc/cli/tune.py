@@ -115,7 +115,7 @@ def workers_and_threads(cpus: float, device: str) -> list[SettingValues]:
         return [{"workers": w, "engine_threads": t} for w, t in product((1, 2, 3), (2, 4, 8))]
     cores = max(1, round(cpus))
     workers = {count for count in (1, 2, 4, cores // 2, cores) if 1 <= count <= cores}
-    # Give each worker an equal number of engine threads: together one per core, or one more per worker.
+    # Engine threads per worker: the cores divided by the workers, or one more.
     shares = {(w, cores // w + more) for w in workers for more in (0, 1)}
     return [{"workers": w, "engine_threads": t} for w, t in sorted(shares)]
 
@@ -127,7 +127,7 @@ def choose(measured: Sequence[Measurement], p95_s: float | None) -> Measurement 
 
 
 def to_toml(chosen: Measurement, measured: Sequence[Measurement], how: str) -> str:
-    """A settings file with the chosen values, and all measurements as a comment."""
+    """A settings file with the chosen values; comments list all measurements, and say how they were made (`how`)."""
     lines = [f"# Made by `ocrsvc tune`: {how}", "#", f"# {_HEADER}"]
     lines += [f"# {one}{'  <- chosen' if one is chosen else ''}" for one in measured]
     return "\n".join([*lines, "", *(f"{name} = {value}" for name, value in chosen.values.items()), ""])
