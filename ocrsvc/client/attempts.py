@@ -6,7 +6,7 @@ from ocrsvc.client.address import Address
 from ocrsvc.client.balancer import Balancer, Clock, Outcome, Place, Rules
 from ocrsvc.errors import CallerError, DeadlineExceeded, NotConnected, OcrsvcError, Refused, ServerError, Unreachable
 
-# Give up after this many broken connections; a service that is overloaded is retried until the deadline.
+# Give up after this many broken connections. Refusals by overloaded services are retried until the deadline.
 MAX_BROKEN: Final = 5
 # The shortest pause between attempts, even if Retry-After is 0, to prevent a busy loop.
 FIRST_WAIT_S: Final = 0.2
@@ -22,7 +22,7 @@ _OUTCOMES: Final = (
 
 
 class Attempts:
-    """The attempts at sending one request; `clock` and `chance` as in Balancer, `last` is the latest error."""
+    """The attempts at sending one request. `clock` and `chance` are as in Balancer; `last` is the latest error."""
 
     def __init__(self, balancer: Balancer, timeout_s: float, rules: Rules, clock: Clock, chance: Clock) -> None:
         self._balancer, self._timeout_s, self._rules = balancer, timeout_s, rules
@@ -40,10 +40,10 @@ class Attempts:
         return self._end_s - self._clock()
 
     def next(self) -> Place | float:
-        """The slot at the service to send the request to, or the seconds to wait before calling again.
+        """A slot at the service to try next, or the seconds to wait before calling `next` again.
 
-        Raises DeadlineExceeded; Unreachable if no service was reachable for `Rules.patience_s`; Refused if all refuse
-        for longer than the time left.
+        Raises DeadlineExceeded; Unreachable if no service was reachable for `Rules.patience_s`; Refused if all services
+        refuse requests until after the deadline.
         """
         if self.left_s() <= 0:
             raise self.too_late() from self.last
@@ -60,7 +60,7 @@ class Attempts:
         return DeadlineExceeded(f"No answer within {self._timeout_s:g} seconds.{last}", "Allow more time or try later.")
 
     def answered(self, place: Place) -> None:
-        """Record an answer; services that failed with the same request before are then blamed for it."""
+        """Record an answer. It shows that the request is harmless, so blame the services that failed with it before."""
         self._balancer.end(place, Outcome.ANSWERED)
         for faulty in self._faults:
             self._balancer.blame(faulty)
@@ -107,7 +107,7 @@ class Attempts:
             may_wait = self._balancer.is_probing() and self._rules.patience_s > 0
             return _MAX_PAUSE_S if may_wait else self._unreachable_pause_s()
         self._unreachable_since_s = None
-        # Nothing wakes this request when an ejected service may be used again, so limit the pause.
+        # Limit the pause, because nothing wakes this request when the ejection of a service ends.
         if refused is None:
             return _MAX_PAUSE_S
         refusal, wait_s = refused

@@ -260,7 +260,7 @@ class NameLookup:
         self._reason = "it has none"
 
     async def ready(self, timeout_s: float) -> None:
-        """Start lookups that are due; wait for them if no address is known. Raises NotConnected."""
+        """Start DNS lookups that are due; wait for them only while no address is known. Raises NotConnected."""
         self.refresh(self._refresh_s if self._addresses else 0.0)
         if self._running is not None and not self._addresses:
             # The lookup continues even if this caller's timeout ends.
