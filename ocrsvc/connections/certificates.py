@@ -31,7 +31,7 @@ _WITHOUT_PASSWORD: Final = "Write it without one: openssl pkey -in OLD -out NEW.
 _PEM: Final = "Name a file in PEM, as openssl and ACME clients write it."
 # A context is replaced above this many cached TLS 1.2 sessions: OpenSSL would cache 20,000, which Python cannot change.
 MAX_SESSIONS: Final = 1000
-# OpenSSL's X509_V_FLAG_NO_CHECK_TIME: `Certificates` checks the validity itself, with a better message.
+# OpenSSL's X509_V_FLAG_NO_CHECK_TIME. `Certificates` checks the validity period itself, with a better message.
 _NO_CHECK_TIME: Final = 0x200000
 # Kinds of subject alternative names: Python's ssl module's word for each, and the word in the setting tls_names.
 _ALTERNATIVE_KINDS: Final = {"DNS": "DNS", "URI": "URI", "email": "EMAIL", "IP Address": "IP"}
