@@ -1,6 +1,6 @@
 """The fake engine for tests: no model, predictable results, configurable errors and delays.
 
-It reads two lines from each image: the size as `WxH`, and the CRC-32 of the pixels as eight hexadecimal digits. All
+It returns two lines per image: the size as `WxH`, and the CRC-32 of the pixels as eight hexadecimal digits. All
 characters have the same width. OCRSVC_FAKE_TEXT adds a third line.
 """
 

@@ -26,8 +26,8 @@ _WRITTEN: Final = frozenset({"model_cache"})  # folders that the service writes 
 def settings_of_model(settings: Settings, model: ModelVersion) -> Settings:
     """The service's settings, changed for a model's engine; files named in the model's settings are verified.
 
-    Raises BadModel if the engine is unknown; if the engine would run programs from the model without
-    OCRSVC_MODELS_CODE; if a setting is invalid or not one of the engine's; or if a file does not match the manifest.
+    Raises BadModel: the engine is unknown; it would run programs from the model, which OCRSVC_MODELS_CODE does not
+    allow; a setting is invalid or not the engine's own; or a file does not match the manifest.
     """
     name = model.description.engine
     if name not in engines():

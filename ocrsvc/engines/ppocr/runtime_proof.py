@@ -41,7 +41,7 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 # Smallest speedup over fp32 for which a candidate is chosen; larger than the noise of timings.
 MIN_GAIN: Final = 1.1
-# Least share of lines found where fp32 finds them, or of characters read as by fp32; 1 on the reference page.
+# Least share of fp32's lines (detection) or characters (recognition) that a runtime must find; 1 on the reference page.
 MIN_SHARE: Final[dict[Kind, float]] = {DETECTION: 0.97, RECOGNITION: 0.99}
 FEWEST_LINES: Final = 5  # a recognizer is proved only if fp32 reads at least this number of lines confidently
 MAX_CONFIDENCE_GAP: Final = 0.05
@@ -100,7 +100,7 @@ class Proof:
 def prove_runtimes(
     parts: Parts, config: SessionConfig, cache: ModelCache, pages: Iterable[Pixels] | None = None
 ) -> list[Proof]:
-    """Read pages (default: the reference page) with all candidates for `config.provider` ("cpu", "auto"); time them."""
+    """Compare all runtimes for `config.provider` ("cpu", "auto") on pages (default: the reference page); time them."""
     is_own_page, height = pages is None, parts[1].input_format.height_px
     detection, recognition = (_Comparison(part, partial(open_candidates, part, config, cache)) for part in parts)
     proofs = list[Proof]()
@@ -116,7 +116,7 @@ def prove_runtimes(
             # There is only the reference page, so log the detectors' results now: trying the recognizers takes longer.
             report(detection)
         crops = [cut(page, outline, input_width(*extent(outline), height), height) for outline in outlines]
-        # Ignore the spaces of models other than the built-in one, which may place them differently.
+        # Ignore all spaces that a model other than the built-in one reads: runtimes may place them differently.
         differ = partial(_misread, ignored=_BESIDE_CHINESE if parts[1].version.is_built_in else " ")
         recognition.add(partial(read_lines, parts[1], crops), differ)
     for comparison in (recognition,) if is_own_page else (detection, recognition):
@@ -125,13 +125,13 @@ def prove_runtimes(
 
 
 def candidates(kind: Kind, provider: Provider) -> list[Runtime]:
-    """Runtimes to try for a model if the settings request none; fp32 comes first."""
+    """The runtimes to compare for a kind of model, fp32 first, if the settings do not choose one."""
     in_onnx_runtime = [FP32, INT8] if kind == RECOGNITION else [FP32]
     return in_onnx_runtime + ([BF16] if provider == "auto" and openvino_session.computes_bf16() else [])
 
 
 def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -> dict[Runtime, ModelRunner]:
-    """Open the model with every runtime that works; fp32 comes first, and must work."""
+    """Open the model in fp32 and in each other runtime. Raises if fp32 fails; other failures are only logged."""
     opened: dict[Runtime, ModelRunner] = {}
     for runtime in candidates(part.kind, config.provider):
         candidate_config = replace(config, provider=runtime.provider, precision=runtime.precision)
@@ -193,7 +193,7 @@ class _Comparison:
     def _proof(self, runtime: Runtime, *, is_own_page: bool) -> Proof:
         kind, tally, single = self._part.kind, self._tallies[runtime], self._tallies[FP32]
         agreement = max(0, self._count - tally.differing) / max(1, self._count)
-        # Built-in model on the reference page: the largest difference in confidence counts; otherwise the mean.
+        # For the built-in model on the reference page, the largest difference in confidence counts; otherwise the mean.
         is_strict = is_own_page and self._part.version.is_built_in
         gap = max(tally.gaps, default=0.0) if is_strict else sum(tally.gaps) / max(1, len(tally.gaps))
         faults = {
@@ -210,7 +210,7 @@ class _Comparison:
 def time_in_turn(
     runs: Mapping[K, Callable[[], object]], rounds: int = _ROUNDS, clock: Callable[[], float] = time.process_time
 ) -> dict[K, float]:
-    """Time all candidates alternately, by CPU time, which other load hardly changes; returns the shortest of each."""
+    """Run all candidates in turn, several times. Returns the shortest CPU times, which other load hardly affects."""
     spent_s = dict.fromkeys(runs, math.inf)
     for _ in range(rounds):
         for name, run in runs.items():
@@ -244,7 +244,7 @@ def _misplaced(single: Sequence[Outline], other: Sequence[Outline]) -> Differenc
 
 
 def _misread(single: Sequence[LineText], other: Sequence[LineText], *, ignored: str) -> Difference:
-    """Compare texts where fp32 is confident: number of characters, of edits, and differences in confidence."""
+    """Compare lines that fp32 reads confidently: counts of characters and of edits, and differences in confidence."""
     pairs = [pair for pair in zip(single, other, strict=True) if pair[0].confidence >= MIN_CONFIDENCE]
     texts = [[re.sub(ignored, "", line.text) for line in pair] for pair in pairs]
     edits = sum(count_edits(*text) for text in texts)

@@ -58,7 +58,7 @@ async def complete(servers: Services, request: Request, timeout_s: float) -> tup
 
 async def _receive(answer: httpx.Response, address: Address) -> tuple[str, str]:
     if answer.status_code != httpx.codes.OK:
-        # Without the body, which may quote the key.
+        # Omit the response's body, which may quote the key.
         detail = {"detail": f"{address.url} answered {answer.status_code}."}
         raise error_of(answer.status_code, detail, answer.headers.get("Retry-After"))
     if not answer.headers.get("Content-Type", "").startswith("text/event-stream"):

@@ -112,7 +112,7 @@ def quantize(proto: onnx.ModelProto, min_channels: int = MIN_CHANNELS) -> int:
 
 
 def round_weights(weights: Weights) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Round (C, K) float32 weights to int8; returns them and (K,) scales, so that weights = int8 * scales."""
+    """Quantize (C, K) float32 weights to int8, with a (K,) scale per output channel; weights are about int8 * scale."""
     scales = np.maximum(np.abs(weights).max(axis=0), np.finfo(np.float32).tiny) / np.float32(127)
     return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
 
@@ -208,7 +208,7 @@ class _Int8Rewriter:
         self.count += 1
 
     def _stays_last(self, node: onnx.NodeProto) -> bool:
-        """Whether to run an elementwise node with channels last: its input is so, or an int8 product reads it."""
+        """Whether an elementwise node should have channels last: its input has them so, or an int8 product reads it."""
         constants = [self._constants[name] for name in node.input if name in self._constants]
         if node.op_type not in _BY_ELEMENT or any(constant.size != 1 for constant in constants):
             return False
@@ -216,7 +216,7 @@ class _Int8Rewriter:
         return for_product or any(name in self._only_last for name in node.input)
 
     def _made_last(self, name: str) -> str:
-        """Register that a tensor exists only with channels last; returns that copy's name."""
+        """Register a tensor that exists only with channels last; returns its name in that layout."""
         self._last[name] = f"{name}.last"
         self._only_last.add(name)
         return self._last[name]

@@ -2,7 +2,7 @@
 
 JPEG or a scanner's grain leaves a few levels of gray between two words. The recognizer takes them for content and reads
 no space there; on a plain background it does read the space. Noise shows in the line's own histogram: many pixels near
-the background's level and few a little further away, where the soft edges of letters would have as many. Lines without
+the background's level, and few a little further away. Soft edges of letters would cause many of both. Lines without
 noise, or on a picture, stay unchanged. Figures: docs/design/recognition.md.
 """
 
@@ -29,11 +29,11 @@ GRAY_VALUES: Final = _SHADES * np.float32(1 / 127.5) - np.float32(1)
 COLOUR_VALUES: Final = (_SHADES - np.float32(127.5)) * np.float32(1 / 127.5)
 
 NOISE_REACH: Final = 0.1  # largest difference of noise from the background, as a share of the line's contrast
-# Largest ratio of pixels that differ by 1 to 2 NOISE_REACH from the background to noisy pixels; with more, the
-# background has edges or texture and is not levelled.
+# Pixels between 1 and 2 NOISE_REACH from the background's level, divided by noisy pixels (nearer, but not at it). Above
+# this ratio the background has edges or texture, and its noise is not removed.
 MAX_BEYOND: Final = 0.2
-# Largest ratio of pixels that differ by 1 to 2 NOISE_REACH from the background to background pixels; with more, the
-# line has blurred letters and is not levelled.
+# Pixels between 1 and 2 NOISE_REACH from the background's level, divided by all nearer pixels. Above this ratio the
+# line's letters are blurred, and its noise is not removed.
 MAX_SOFT: Final = 0.09
 MIN_CONTRAST: Final = 80  # gray levels between background and ink; fainter strokes hardly differ from noise
 TAIL_SHARE: Final = 0.02  # share of the pixels at each end of the histogram that is ignored when contrast is measured

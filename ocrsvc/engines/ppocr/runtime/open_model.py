@@ -71,8 +71,8 @@ class TinyFirst(SessionPool):
 
 
 def open_tiny_first(careful: ModelRunner, config: SessionConfig, cache: ModelCache) -> TinyFirst:
-    """Open the tiny recognizer beside the open built-in one. Raises EngineUnavailable."""
-    # A session takes 35 MB, so two engine threads share one: most of a page's time is spent in the other models.
+    """Open the tiny recognizer, and combine it with `careful`, the open built-in one. Raises EngineUnavailable."""
+    # Two engine threads share one session of 35 MB: the tiny recognizer takes only a small part of a page's time.
     return TinyFirst(careful, open_model(tiny_part(), replace(config, sessions=(config.sessions + 1) // 2), cache))
 
 
@@ -249,7 +249,7 @@ def _taking_pixels(model: Any, taken: InputFormat) -> Any:
 
 
 def _prepared(kind: str, part: ModelPart, cache: ModelCache) -> bytes:
-    """For OpenVINO, the prepared model (kind ""), its properties or its classifier, from the cache or made now."""
+    """A file for OpenVINO, cached or made now. `kind`: "" the model, "metadata-" its properties, "classifier-..."."""
     entry, key = f"openvino-{kind}{part.cache_name}", cache_key(part.shipped, preparation_code())
     content = cache.find(entry, key)
     if content is None:
