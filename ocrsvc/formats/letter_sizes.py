@@ -1,8 +1,8 @@
 """Estimates the size of a line's letters relative to the running text, from the height and the width of its box.
 
 The height depends on which letters occur and on the detector's grid: boxes of 40 px text are 1.2 to 1.45 times as high
-as those of 26 px text. The width of known letters is more precise, but includes gaps. So the height gives a range of
-sizes, and the width the size within it.
+as those of 26 px text. The width of known letters is more precise, but the line may have gaps. So the height limits the
+size to a range, and the width gives the size within this range.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def font_parts(codes: FontCodes) -> FontParts:
 def block_font() -> bytes:
     """A TrueType font of one glyph, a block as large as a letter: only the position of invisible text matters.
 
-    Without an outline, pdfium would treat a line of one letter as empty.
+    The glyph has an outline: without one, pdfium would treat a line of a single letter as empty.
     """
     advance, descent = round(_EM * ADVANCE), round(_EM * DESCENT)
     frame = (0, -descent, advance, _ASCENT)

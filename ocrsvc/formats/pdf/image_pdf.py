@@ -27,7 +27,7 @@ _TURNS: Final = {
     7: (0, 1, 1, 0, 0, 0),
     8: (0, 1, -1, 0, 1, 0),
 }
-"""Matrix from the samples' unit square to the page's, by EXIF orientation."""
+"""By EXIF orientation: the PDF matrix (a to f) that turns the stored image upright within the unit square."""
 
 
 class PdfObjects:

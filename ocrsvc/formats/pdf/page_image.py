@@ -44,10 +44,10 @@ class PageImage:
 
 
 def page_image(raw: bytes, limits: PixelLimits, directory: int | None = None, *, decodes: bool = True) -> PageImage:
-    """Convert the image in a file for a PDF.
+    """Convert an image file for a PDF.
 
-    `directory` is the offset of a TIFF page; None is the first page of any file. Without `decodes`, an image that must
-    be decoded is refused. Raises UnsupportedImage, ImageTooLarge, BrokenImage, as `imaging.codecs.decode.decode`.
+    `directory` is the offset of a TIFF page; None means the file's first page. Unless `decodes`, an image that must be
+    decoded is refused. Raises UnsupportedImage, ImageTooLarge and BrokenImage as `imaging.codecs.decode.decode` does.
     """
     if directory is not None:
         return _of_pixels(open_tiff(raw, directory))

@@ -30,7 +30,7 @@ _LIMITS: Final = PixelLimits(1 << 40)
 _COPIED_BYTES: Final = 1 << 20
 _CHILD: Final = "ocrsvc.formats.pdf.text_layer_child"
 _CHILD_BYTES: Final = 192 << 20
-# The result may have twice the bytes of PDF and text, plus _MORE_BYTES: compressed data may expand without end.
+# The result is limited to this factor times PDF and text, plus _MORE_BYTES: decompressed data may be huge.
 _GROWTH: Final = 2
 _MORE_BYTES: Final = 64 << 20
 _REMEDY: Final = "Ask for another output format, such as text."
@@ -40,7 +40,7 @@ NumberedText = tuple[int, PageText | CallerError]
 
 
 def write_searchable_pdf(result: DocumentResult, output: Output, limit_s: float, check: Check) -> None:
-    """Write a document as a searchable PDF, as a `Writer` of formats/document.py."""
+    """Write a document as a searchable PDF; parameters and errors are those of a `Writer` (formats/document.py)."""
     if is_pdf(result.file) and result.picture_of is None:
         with TemporaryFile() as file:
             file.write(result.file)
@@ -88,7 +88,7 @@ def _lay_text(file: int, text: int, result: int, limit_s: float, check: Check) -
 
 
 def write_images(results: Iterable[DocumentResult], output: Output, limit_s: float, check: Check) -> None:
-    """Write several documents as one PDF with an image per page. Takes and raises what a `Writer` does."""
+    """Write several documents as one PDF with a page per image; parameters and errors are those of a `Writer`."""
     stop_s = time.monotonic() + limit_s
 
     def check_time() -> None:

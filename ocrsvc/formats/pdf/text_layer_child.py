@@ -39,7 +39,7 @@ class _Layers:
         self._codes = FontCodes()
 
     def lay(self, number: int, width: int, height: int, lines: list[Any]) -> None:
-        """Add the lines of one page."""
+        """Add recognized lines to page `number` (from 1). Their boxes are in pixels of a page of `width` x `height`."""
         if not (lines and width and height and 1 <= number <= len(self._pages)):
             return
         page = self._pages[number - 1].obj
@@ -50,7 +50,7 @@ class _Layers:
         self._begin_with(page, zlib.compress(content, 9))
 
     def save(self, result: int) -> None:
-        """Write the PDF into an open file."""
+        """Write the PDF to the open file descriptor `result`."""
         self._complete_font()
         how = {"object_stream_mode": self._pikepdf.ObjectStreamMode.preserve}
         if self._pdf.is_encrypted:
