@@ -81,8 +81,8 @@ class FrameSplitter:
 class FrameLimits:
     """Limits the size of frames and header blocks, and the rate of frames without payload.
 
-    Each frame uses up at least one allowed frame. Payload, time, answers, and bytes that the client reads add
-    allowed frames, so that clients that make normal calls never run out.
+    Each frame uses up at least one allowed frame. More are allowed for payload, as time passes, for answers, and for
+    bytes that the client reads, so that clients that make normal calls never run out.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -105,7 +105,7 @@ class FrameLimits:
         self.charge(_COSTS.get(kind, 1))
 
     def allow(self, frames: int) -> None:
-        """Let the client send this many more frames without payload; it saves up at most BURST_FRAMES."""
+        """Add `frames` to the number of frames without payload that the client may still send, up to BURST_FRAMES."""
         self._allowed = min(self._allowed + frames, limits.BURST_FRAMES)
 
     def charge(self, frames: int) -> None:
@@ -210,7 +210,7 @@ class Sender:
         self.out += GoAwayFrame(0, last_stream_id=last_stream, error_code=int(code)).serialize()
 
     def release(self, unsent_bytes: int = 0) -> None:
-        """Release the memory of bytes moved to the output buffer, except the last `unsent_bytes`."""
+        """Release memory of answers moved to the output buffer, except the last `unsent_bytes`, still in the buffer."""
         while self._moved and self._moved_bytes - self._moved[0][0] >= unsent_bytes:
             size_bytes, share = self._moved.popleft()
             self._moved_bytes -= size_bytes

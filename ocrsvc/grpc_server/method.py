@@ -21,10 +21,10 @@ LOGGER: Final = logging.getLogger("ocrsvc.rpc")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """The data of a call that its method gets; `deadline` is in monotonic seconds.
+    """The data of a gRPC call, for its method; `deadline` is in monotonic seconds.
 
-    `gone` is set when the client cancels or disconnects. `client_name` is the name of the API key for the client's
-    verified TLS certificate, `key` that of the key in use; `address` is the peer's, empty on a Unix socket.
+    `gone` is set when the client cancels or disconnects. `key` is the name of the API key in use, `client_name` that of
+    the key for the client's verified TLS certificate. `address` is the client's, empty on a Unix socket.
     """
 
     deadline: float
