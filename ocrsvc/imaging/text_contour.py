@@ -52,7 +52,7 @@ def turned_round(outline: Outline) -> Outline:
 
 
 def cut(pixels: Pixels, outline: Outline, width: int, height: int) -> Pixels:
-    """Cut the line out of (H, W[, 3]) pixels, straightened piece by piece to `height` x `width` pixels as by `crop`."""
+    """Cut a line out of (H, W[, 3]) pixels, straightening its pieces with `crop`; returns `height` x `width` pixels."""
     if not is_curved(outline):
         return crop(pixels, outline, width, height)
     pieces = _pieces(outline)

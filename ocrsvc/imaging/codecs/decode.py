@@ -44,7 +44,7 @@ UNSUPPORTED_FORMATS: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"(?is)\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)?(?:<!DOCTYPE svg|<svg)"), "an SVG"),
     (re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE), "an HTML page"),
     (re.compile(rb"\s*[\[{]"), "JSON"),
-    # Text in ASCII or UTF-8; the tested first bytes of the file may end inside a character.
+    # Plain text in ASCII or UTF-8. Only the first bytes of a file are tested, so the last character may be incomplete.
     (
         re.compile(
             rb"(?:[\t\r\n\x20-\x7e]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3})+"
@@ -59,7 +59,7 @@ _TINY_BYTES = 32  # an upload below this size is often a file name, sent instead
 
 @dataclass(frozen=True, slots=True)
 class PixelLimits:
-    """Largest image that a header may declare; `by_format` has smaller limits of pixels by lower-case format name."""
+    """Largest image that a header may declare; `by_format` has a lower `max_pixels` by lower-case format name."""
 
     max_pixels: int
     by_format: Mapping[str, int] = field(default_factory=dict)
@@ -80,14 +80,14 @@ def open_encoded_image(data: bytes | memoryview, limits: PixelLimits) -> Encoded
 
 
 def open_without_pillow(data: bytes, limits: PixelLimits) -> EncodedImage | None:
-    """Like `open_encoded_image`, but None for GIF and TIFF, whose headers Pillow reads and may crash on."""
+    """Like `open_encoded_image`, but returns None for GIF and TIFF: Pillow, which may crash, reads their headers."""
     return None if _opener_of(data) in (open_gif, open_tiff) else open_encoded_image(data, limits)
 
 
 def decode_pixels(encoded: EncodedImage, *, gray: bool, check: Check = no_check) -> Image:
     """Decode and turn upright. Raises BrokenImage; for HEIC and AVIF UnsupportedImage and ResourcesExhausted."""
     gray = gray or encoded.gray
-    # A variable for an intermediate array would keep it in memory until the function returns.
+    # Nest the calls: a variable for an intermediate array would keep it in memory until the function returns.
     upright = turn_upright(flatten(encoded.read(gray, check), gray=gray), encoded.orientation)
     return Image(upright, encoded.format)
 

@@ -20,7 +20,7 @@ FLAT_LEVELS = 48  # a page whose gray levels span fewer counts as one flat colou
 OPAQUE = 255
 BAND_PIXELS: Final = 1 << 18  # pixels converted per step, so that intermediate arrays do not grow with the page
 
-# EXIF orientations that mirror left to right. After that, orientations turn by the clockwise degrees in _TURNS.
+# EXIF orientations that mirror the image left to right, before it is turned by the clockwise degrees in _TURNS.
 _MIRRORED: Final = frozenset({2, 4, 5, 7})
 _TURNS: Final = {3: 180, 4: 180, 6: 90, 7: 90, 5: 270, 8: 270}
 
@@ -29,8 +29,8 @@ _TURNS: Final = {3: 180, 4: 180, 6: 90, 7: 90, 5: 270, 8: 270}
 class EncodedImage:
     """The header of an image file: lower-case format name; size and `dpi` before the EXIF `orientation` is applied.
 
-    `read(gray, check)` decodes the samples, and may omit colour if `gray`; raises BrokenImage. If a child process
-    decodes, it calls `check` meanwhile, which may raise. The field `gray`: the file has no colour.
+    `read(gray, check)` decodes the samples; with `gray` it may omit colour. It raises BrokenImage. While a child
+    process decodes, it calls `check`, which may raise. The field `gray` says that the file has no colour.
     Peak memory of decoding is `bytes_per_pixel` (for gray and colour output; includes the flattened image and OpenCV's
     second copy of all samples) plus `copied_bytes` for copies of the file.
     """
@@ -131,7 +131,7 @@ def _composite(bgra: Samples, *, gray: bool) -> Pixels:
     flat, parts = np.empty(bgra.shape[:2] if gray else (*bgra.shape[:2], 3), np.uint8), list(bands(*bgra.shape[:2]))
 
     def on_black(rows: slice) -> tuple[Pixels, Pixels]:
-        """Composite a band of rows over black; returns it and its alpha with the same number of channels."""
+        """Composite rows over black. Returns their pixels and their alpha, both with the same number of channels."""
         eight = _to_8_bits(bgra[rows])
         colour = cv2.cvtColor(eight, cv2.COLOR_BGRA2GRAY if gray else cv2.COLOR_BGRA2BGR)
         alpha = cv2.extractChannel(eight, 3)

@@ -7,8 +7,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-# Doubles per character: left, right, bottom and top of its ink and x, y of its origin, in points; code point; number of
-# its text object; flags: UNMAPPED (the font maps it to no Unicode) and ADDED (a space that pdfium inserted at a gap).
+# Doubles per character: left, right, bottom and top of its ink, x and y of its origin, in points; code point; index of
+# its text object; flags: UNMAPPED (its font maps it to no Unicode) and ADDED (a space that pdfium put into a gap).
 CHARACTER_NUMBERS: Final = 9
 UNMAPPED, ADDED = 1, 2
 OBJECT_NUMBERS: Final = 8  # doubles per text object: matrix a b c d, font size, font, render mode, drawing order index
@@ -53,7 +53,7 @@ class PageText:
             self._pdfium.FPDFText_ClosePage(self._text)
 
     def copy(self, memory: Any) -> tuple[int, int]:
-        """Write characters, text objects and covers to memory of `room_bytes`; returns how many objects and covers."""
+        """Write characters, text objects and covering objects to `memory`; returns the two numbers of objects."""
         places, covers = _look_at_objects(self._pdfium, self._page)
         numbers: Any = (ctypes.c_double * (room_bytes(self.count) // _DOUBLE_BYTES)).from_buffer(memory)
         firsts = self._copy_characters(numbers)
@@ -95,7 +95,7 @@ class PageText:
         return firsts
 
     def _numbers_of(self, pointer: int, first: int, order: int) -> list[float]:
-        """The OBJECT_NUMBERS doubles of the text object at an address; zeros at 0, as for a space that pdfium added."""
+        """The OBJECT_NUMBERS numbers of the text object at this address; zeros at 0, for a space that pdfium added."""
         if not pointer:
             return [0.0] * OBJECT_NUMBERS
         pdfium = self._pdfium
@@ -103,7 +103,7 @@ class PageText:
         matrix = pdfium.FS_MATRIX()
         pdfium.FPDFText_GetMatrix(self._text, first, matrix)
         size, mode = pdfium.FPDFText_GetFontSize(self._text, first), pdfium.FPDFTextObj_GetTextRenderMode(item)
-        # The address of the font serves as its number.
+        # A font is identified by its address.
         font = _address(pdfium.FPDFTextObj_GetFont(item))
         return [matrix.a, matrix.b, matrix.c, matrix.d, size, float(font), float(mode), float(order)]
 
@@ -120,7 +120,7 @@ def _address(pointer: Any) -> int:
 def displayed(
     pdfium: Any, page: Any, size: tuple[int, int], point: tuple[float, float], scale: int
 ) -> tuple[float, float]:
-    """Map a point to pixels of the page displayed at `size`, in steps of 1/`scale`; pdfium gives whole pixels only."""
+    """Map a point to pixels at `size` in steps of 1/`scale`: pdfium gives whole pixels, so ask at `scale` times `size`."""
     across, down = c_int(), c_int()
     width, height = size
     pdfium.FPDF_PageToDevice(page, 0, 0, width * scale, height * scale, 0, *point, across, down)
@@ -162,7 +162,11 @@ def _matrix_in(pdfium: Any, form: Any, matrix: Matrix) -> Matrix:
 
 
 def _look_at_objects(pdfium: Any, page: Any) -> tuple[dict[int, int], list[list[float]]]:
-    """Drawing order index per text object's address; COVER_NUMBERS of opaque images and rectangles drawn after text."""
+    """Find the text on a page, and what may cover it.
+
+    Returns each text object's drawing order index, by its address; and a list of COVER_NUMBERS numbers for each of the
+    largest opaque images and rectangles that are drawn after text.
+    """
     places = dict[int, int]()
     images, rectangles = list[list[float]](), list[list[float]]()
     looked_at = 0

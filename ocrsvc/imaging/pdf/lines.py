@@ -61,7 +61,7 @@ def is_blank(codes: NDArray[np.uint32]) -> Flags:
 
 
 def find_lines(characters: PageCharacters, find_rules: FindRules | None = None) -> list[TextLine]:
-    """Find the lines of a page, unordered; `find_rules(degrees)` returns a finder of cell borders for a text angle."""
+    """Find a page's lines, unordered. `find_rules(degrees)` makes a finder of cell borders for text at that angle."""
     blank = is_blank(characters.codes)
     seen = np.flatnonzero(~blank)
     spaces = _spaces(characters, blank, seen)
@@ -74,7 +74,7 @@ def find_lines(characters: PageCharacters, find_rules: FindRules | None = None) 
 
 
 def _spaces(characters: PageCharacters, blank: Flags, seen: Indices) -> Indices:
-    """(N,) what precedes each character in the file: one of the constants IN_STRING to IN_OBJECT of runs.py."""
+    """(N,) for each character, a constant of runs.py that says what precedes it in the file, such as AFTER_BLANK."""
     spaces, owner = np.full(len(characters), AFTER_NOTHING, np.intp), characters.owner
     is_own = blank & ~characters.is_added
     spaces[1:][blank[:-1]] = AFTER_GUESS
@@ -122,7 +122,7 @@ def _parted(
 
 
 def _in_line(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
-    """The characters of the line made of these runs, in file order within a run; whether a space precedes each."""
+    """Join runs into a line: character indices, in file order per run, and for each, whether a space precedes it."""
     leftwards = sum(runs.leftwards[number] for number in numbers)
     others = sum(runs.ends[number] - runs.begins[number] for number in numbers) - leftwards
     if leftwards and MOSTLY * leftwards >= others:
@@ -144,7 +144,7 @@ def _in_line(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices,
 
 
 def _in_visual_order(level: Level, runs: Runs, numbers: Sequence[int]) -> tuple[Indices, list[bool]]:
-    """The characters of the line made of these runs, from left to right; whether a space precedes each."""
+    """Join runs into a line: character indices from left to right, and for each, whether a space precedes it."""
     places = np.concatenate([np.arange(runs.begins[number], runs.ends[number]) for number in numbers])
     places = places[np.argsort((level.left + level.right)[places], kind="stable")]
     em = float(np.median(level.em[places]))

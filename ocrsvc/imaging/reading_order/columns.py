@@ -1,8 +1,8 @@
 """White gutters between lines of text, and whether a gutter separates two columns or the cells of rows.
 
 A gutter is a tall white rectangle that no line crosses, after T. Breuel, "Two geometric algorithms for layout analysis"
-(2002). Rows of a table are level on both sides of a gutter, lines of two columns mostly are not. Level sides that look
-alike (text on a baseline grid, two pages on a sheet, tables side by side) are columns, too.
+(2002). Rows of a table are level on both sides of a gutter; lines of two columns mostly are not. Columns may be level,
+too: text on a baseline grid, two pages on a sheet, tables side by side. Their two sides look alike.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ APART = 2.0  # least width of a gutter between two tables, as a multiple of the 
 
 @dataclass(frozen=True, slots=True)
 class Gutter:
-    """The lines left and right of a vertical white gap; together the region's lines [first, last), from the top."""
+    """The lines left and right of a vertical gap, which extends beside the lines [`first`, `last`) of its region."""
 
     left: Indices
     right: Indices
@@ -97,7 +97,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     usual = median(np.append(stripes[below], 0.0).clip(0))
     above = (lines.top[here[0]] - lines.bottom[ordered[first - 1]]) / size if first else HEADER - STRIPE
     larger = lines.height[here[:begin]] > HEADING * size
-    # Leave out top rows with more space below than above them; below headings, more than the usual space is enough.
+    # Leave out top rows above a gap larger than usual and, unless they are headings, than the space above the region.
     ends = np.flatnonzero(stripes[:begin] > np.where(larger, usual, max(above, usual)) + STRIPE)
     start = first + int(ends[-1]) + 1 if len(ends) else first
     if end == len(here) or is_right[:end].all():
@@ -106,7 +106,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     known = np.abs(lefts[end:, None] - lefts[begin:end][is_right[begin:end]]).min(axis=1) <= ALIGNED * size
     other = np.flatnonzero(is_right[end:] & ~known & (lines.top[here[end:]] > lines.middle[here[end - 1]]))
     if len(other):
-        # If columns with another left edge follow, end this gutter at the tallest blank space before them.
+        # If a column with another left edge begins below, end this gutter at the tallest gap above that column.
         white = tail[: other[0] + 1]
         wide = np.flatnonzero(white > max(usual, white.max() - 2 * STRIPE) + STRIPE)
         return start, first + end + int(wide[0]) if len(wide) else last
@@ -122,7 +122,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
 
 def _are_headings(lines: TextLines, here: Indices, text: Indices) -> Flags:
     """Which lines `here` are headings: only the last lines, at most HEADING_ROWS, if in larger type than `text`."""
-    # Boxes around only a few characters come out too high, so the characters must also be wider.
+    # A box around only a few characters is too high, so in a heading the characters must also be wider.
     larger = lines.height[here] > HEADING * median(lines.height[text])
     larger &= lines.character[here] > HEADING * median(lines.character[text])
     larger[:-HEADING_ROWS] = False
@@ -145,9 +145,9 @@ def _places(lefts: Numbers, rights: Numbers) -> Numbers:
 
 
 def _runs(middle: Numbers, before: Flags, behind: Flags) -> list[tuple[int, int, int]]:
-    """The tallest runs of lines that do not cross an x, as (first, last, index of x).
+    """Runs of lines that do not cross an x, tallest first, as (first, last, index of the x).
 
-    Of several x with the same lines to the left and right, only one is returned.
+    If several x divide the lines of a run in the same way, only one of them is returned.
     """
     across = np.pad(~(before | behind), ((0, 0), (1, 1)), constant_values=True)
     place, at = np.nonzero(across)
@@ -169,7 +169,7 @@ def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
     left, right = rows_of(lines, gutter.left), rows_of(lines, gutter.right)
     facing = _facing(left, right)
     level, crooked = _levels(lines, *facing)
-    # If all rows are level, they may be a table whose cells are full by chance: require more wrapped lines.
+    # If all rows are level, they may be a table with long cells: then more lines must continue in the next.
     if flow(lines, *facing, least=WRAPPED if crooked else HALF):
         return True
     words = all(_is_words(lines, side) for side in facing)
@@ -196,7 +196,7 @@ def _facing(left: list[list[int]], right: list[list[int]]) -> tuple[Indices, Ind
 
 
 def _levels(lines: TextLines, left: Indices, right: Indices) -> tuple[int, int]:
-    """Count the lines of the shorter side that are level with a line of the longer, and those that only overlap one."""
+    """Count the shorter side's lines that are level with a line of the other side, and those that only overlap one."""
     fewer, more = sorted((left, right), key=len)
     size = np.minimum(lines.height[fewer], median(lines.height[more]))
     distance = _nearest(lines.middle[fewer], np.sort(lines.middle[more])) / size
@@ -225,7 +225,7 @@ def _is_column(lines: TextLines, facing: Indices) -> bool:
 
 
 def _are_alike(lines: TextLines, left: list[list[int]], right: list[list[int]], *, strict: bool) -> bool:
-    """Whether two columns are separate texts, lists, tables or pages side by side, even though their rows line up."""
+    """Whether columns with level rows look alike, so that they are separate texts, tables or (if `strict`) lists."""
     facing = _facing(left, right)
     if min(len(left), len(right)) < FEW_ROWS:
         return False
@@ -259,7 +259,7 @@ def flow(lines: TextLines, left: Indices, right: Indices, least: float = WRAPPED
 
 
 def _paragraphs(lines: TextLines, column: Indices, least: float) -> Indices:
-    """The first lines of a column's paragraphs, from the top; none unless a share of `least` of the lines wraps."""
+    """First lines of a column's paragraphs. Empty if less than the share `least` of lines continues in the next."""
     size = median(lines.height[column])
     if len(column) < FEW_ROWS or max(lines.is_number[column].mean(), lines.is_label[column].mean()) > LABELS:
         return column[:0]
@@ -278,7 +278,7 @@ def _is_tight(lines: TextLines, column: Indices, most: float = TIGHT) -> bool:
 
 
 def _are_lists(lines: TextLines, left: list[list[int]], right: list[list[int]]) -> bool:
-    """Whether both sides are tight columns of words of similar length, such as addresses or an index."""
+    """Whether both sides are narrowly spaced columns of words, similar in length, such as addresses or an index."""
     facing = _facing(left, right)
     lengths = [median(lines.right[side] - lines.left[side]) for side in facing]
     tight = all(_is_words(lines, side) and _is_tight(lines, side) for side in facing)

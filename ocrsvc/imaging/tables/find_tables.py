@@ -60,11 +60,11 @@ class DeskewedCoordinates:
     is_turned: bool
 
     def to_level(self, points: Points) -> Points:
-        """Map points (..., 2) of the image to the copy."""
+        """Map points (..., 2) of the image to the deskewed copy."""
         return np.asarray(points @ self.matrix[:, :2].T + self.matrix[:, 2], np.float32)
 
     def to_image(self, points: Points) -> Points:
-        """Map points (..., 2) of the copy to the image."""
+        """Map points (..., 2) of the deskewed copy to the image."""
         return np.asarray((points - self.matrix[:, 2]) @ np.linalg.inv(self.matrix[:, :2]).T, np.float32)
 
     def warp(self, pixels: Pixels) -> Pixels:
@@ -179,7 +179,7 @@ def _as_table(
 
 
 def divide_lines(texts: Sequence[str], frames: NDArray[np.float32], ink: Mask, line_height: float) -> list[Piece]:
-    """Split all lines into pieces at gaps in their ink; `frames` (N, 4), and `ink` without ruled lines."""
+    """Split all lines into pieces at gaps in their ink. `frames` are (N, 4); `ink` must be free of ruled lines."""
     pieces: list[Piece] = []
     lines = list(zip(texts, frames.tolist(), strict=True))
     for number, (text, frame) in enumerate(lines):
@@ -190,7 +190,7 @@ def divide_lines(texts: Sequence[str], frames: NDArray[np.float32], ink: Mask, l
 
 
 def join_pieces(pieces: Sequence[Piece], texts: Sequence[str]) -> str:
-    """Join the texts of a row's pieces in reading order, with a space between pieces not adjacent in one line."""
+    """Join the texts of a row's pieces in reading order; pieces not adjacent in one line get a space between them."""
     text = "".join(texts[piece.line][piece.begin : piece.end] for piece in pieces)
     if len(pieces) > 1 and runs_from_right_to_left(text):
         pieces = pieces[::-1]
@@ -203,7 +203,7 @@ def join_pieces(pieces: Sequence[Piece], texts: Sequence[str]) -> str:
 
 
 def _parts(frame: Frame, ink: Mask, line_height: float) -> list[Interval]:
-    """Left and right of each piece of a line by its ink; those of the whole frame if no ink is visible."""
+    """Left and right ends of a line's pieces, separated by gaps in its ink; the whole frame if no ink is visible."""
     left, top, right, bottom = (max(0, round(place)) for place in frame)
     height = bottom - top
     is_text = 0 < height <= min(TALLEST * line_height, right - left)
@@ -244,9 +244,9 @@ def _cuts(text: str, parts: Sequence[Interval]) -> list[int]:
 
 
 def deskewed_coordinates(width: int, height: int, angle: int, quads: Points) -> DeskewedCoordinates:
-    """Make the mapping that levels the text of lines (N, 4, 2), most of which are level after a turn by `angle`."""
+    """Make the mapping to a copy with level text: a turn by `angle`, then by the median slant of `quads` (N, 4, 2)."""
     scale = min(1.0, WORKING_SIDE_PX / max(width, height))
-    # Median slant of the longer half of the lines: clockwise degrees from the nearest axis, in (-45, 45].
+    # Slant: median angle of the longer half of the lines, in clockwise degrees from the nearest axis, in (-45, 45].
     level = turn_points(quads, angle, width, height)
     reading = (level[:, 1] - level[:, 0]).astype(np.float64)
     longest = np.argsort(-np.hypot(*reading.T), kind="stable")[: max(1, len(quads) // 2)]
