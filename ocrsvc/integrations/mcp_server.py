@@ -32,7 +32,7 @@ from ocrsvc.plugins import output_formats
 from ocrsvc.results import EngineInfo, Page
 
 PATH: Final = "/mcp"
-# Most HTTP sessions, of 40 kB each; opening another is answered with 503. An idle session ends after IDLE_S.
+# Limit of HTTP sessions, of 40 kB each; a further one is refused with 503. An idle session ends after IDLE_S.
 MAX_SESSIONS: Final = 1000
 IDLE_S: Final = 300.0
 _STOP_S: Final = 5
