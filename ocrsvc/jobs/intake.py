@@ -36,9 +36,9 @@ class JobOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A file, its options, and a record that `add_job` completes: it adds the options, and hashes the Idempotency-Key.
+    """A file, its options and an incomplete record: `add_job` adds the options to it, and hashes its Idempotency-Key.
 
-    `pages` may be a function of the page count; `secret` signs the callback, "" means the API key's secret.
+    `pages` may be a function of the page count. `secret` signs the callback; if it is "", the API key's secret does.
     """
 
     file: bytes
