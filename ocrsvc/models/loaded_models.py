@@ -1,7 +1,7 @@
 """A worker's loaded model versions: leased to requests, loaded on demand, closed least recently used first.
 
-One thread (`version_loader.py`) loads and closes versions in the order of requests. So a request gets the version that
-it waited for before another version can evict it.
+One thread (`version_loader.py`) loads and closes versions in the order of requests. So a version that was loaded for a
+waiting request is not evicted before that request gets it.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class LoadedModels(VersionLoader):
     ) -> Lease:
         """Lease a version, and wait until `deadline` for it to be loaded.
 
-        `reload` loads a retired version again; without it, VersionRetired is raised. With `has_other`, another version
-        can read the request: LoadTakesLong is raised when half of the time is over. Raises ModelUnavailable: the
-        version cannot be loaded, or too many requests wait; NotReady: the deadline has passed, or the worker ends; and
-        what `check` raises.
+        With `reload`, a retired version is loaded again; otherwise VersionRetired is raised. `has_other`: another
+        version could read the request, so LoadTakesLong is raised when half of the time is over. Raises
+        ModelUnavailable if the version cannot be loaded or too many requests wait; NotReady if the deadline has passed
+        or the worker ends; and what `check` raises.
         """
         key = key_of(version)
         with self._changed:
@@ -233,7 +233,7 @@ class LoadedModels(VersionLoader):
             raise VersionRetired(str(entry.version))
         if entry.is_retired:
             entry.is_retired, entry.is_replacing = False, True
-        # Do not count requests that wait for a version whose predecessor was closed to make room for it.
+        # Do not count requests for a version that replaces a closed one: any number of them may wait.
         waiting = sum(len(other.waiters) for other in self._entries.values() if not other.is_replacing)
         if not entry.is_replacing and waiting >= self._max_waiting:
             raise ModelUnavailable(

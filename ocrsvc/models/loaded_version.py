@@ -63,11 +63,11 @@ class LoadedVersion:
     def _open_handles(self, limit_s: float, *, beside_others: bool) -> None:
         threads, traits = self._threads.idents(), self.engine.traits
         if traits.any_thread and beside_others:
-            # Open all handles in this thread, so that engine threads continue to read with other versions.
+            # Open all handles in this thread: the engine threads stay free to read with other versions.
             for thread in threads:
                 self._open_handle(thread)
             return
-        # One after the other if the engine requires it, else concurrently.
+        # Open the handles one after the other if the engine requires it, else concurrently.
         groups = [(thread,) for thread in threads] if traits.serial_open else [threads]
         end_s = time.monotonic() + limit_s
         for group in groups:
@@ -109,7 +109,7 @@ def _wait(futures: Sequence[Future[None]], end_s: float) -> None:
 
 
 class _LoadMemory(NamedTuple):
-    """Memory that loading a version took, before (`peak_bytes`) and after (`held_bytes`) free memory was returned."""
+    """Memory of loading a version, before (`peak_bytes`) and after (`held_bytes`) free memory went to the system."""
 
     held_bytes: int
     peak_bytes: int

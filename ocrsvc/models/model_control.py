@@ -32,9 +32,9 @@ STATES: Final[tuple[State, ...]] = get_args(State)
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """The status of a version, with a sentence on why it does not serve; `failed`: it is refused or damaged.
+    """The status of a version, and a sentence that says why it does not serve.
 
-    `version` is None if it is damaged; `figures` are the measurements of its proof.
+    `failed`: the version is refused or damaged; if damaged, `version` is None. `figures` are its proof's measurements.
     """
 
     name: str
@@ -70,8 +70,8 @@ class ModelControl:
     """This process's view of the models in a repository. Thread-safe.
 
     Without a repository, `store` raises OperatorError. Versions in `loaded_versions` keep serving after their removal
-    from disk, until another version replaces them. With `ignores_bad_policies` (in workers, since the service checks
-    the policy file at its start), a policy file that this process has never seen valid counts as empty.
+    from disk, until another version replaces them. With `ignores_bad_policies`, a policy file that is invalid and was
+    never valid before counts as empty. Workers set it, because the service has checked the file at its start.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ModelControl:
         self._scan_lock, self._lock = Lock(), Lock()
         self._last_error, self._last_read = "", store.read().last_policies if store is not None else None
         self._policies = self._read_policies()
-        # Generations of the state file: `_generation` at the last repository scan, `_followed` at the last read.
+        # `_generation` is the state file's generation at the last scan of the repository, `_followed` at its last read.
         self._generation, state = self._read_state()
         self._followed = self._generation
         self._catalogue = make_catalogue(repository.scan(), self._policies, state)
@@ -202,7 +202,7 @@ class ModelControl:
         self._change(lambda state: state.updated(labels={**state.labels, name: {**state.labels.get(name, {}), **new}}))
 
     def apply_config(self, policies: Policies | None) -> None:
-        """Replace the file's policies (None: restore them), and forget all loads, unloads and labels set before."""
+        """Override the policy file, or follow it again (None). All loads, unloads and labels set before are deleted."""
         self._change(lambda state: state.updated(policies=policies, loads=frozenset(), unloads=frozenset(), labels={}))
 
     def _change(self, edit: Callable[[ModelState], ModelState]) -> None:
@@ -221,7 +221,7 @@ class ModelControl:
         raise UnknownModel(f"There is no model {label} in the repository.", damage)
 
     def _read_policies(self) -> Policies:
-        """Read the policy file; if it is invalid, return its last valid policies. Raises SettingsError without any."""
+        """Read the policy file; if it is invalid, return its last valid policies, or raise SettingsError if unknown."""
         if self._store is None or self.repository.folder is None:
             return Policies()
         last = self._last_read

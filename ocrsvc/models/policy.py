@@ -1,7 +1,7 @@
 """Policies: which versions of each model serve which requests, from `models.toml` in the repository's folder.
 
-TensorFlow Serving's file `models.config` (protobuf text format) is supported instead, but not both: models that it does
-not name are not wanted, and a model's base_path must be its folder in the repository.
+The folder may instead contain TensorFlow Serving's `models.config` (protobuf text format). Models that it does not name
+are not wanted, and a model's base_path must be its folder in the repository.
 """
 
 from functools import cache
@@ -47,7 +47,7 @@ class Newest(_Table):
 class ModelPolicy(_Table):
     """The policy of one model: wanted versions (labelled ones are wanted too), and whether they stay loaded (`pinned`).
 
-    A label's share, 0 to 1, is the fraction of the requests without version or label that its version reads.
+    `shares`, 0 to 1: the fraction of the requests that name no version or label, which the label's version reads.
     """
 
     versions: Literal["newest", "all"] | Newest | tuple[Number, ...] = "newest"
@@ -57,20 +57,20 @@ class ModelPolicy(_Table):
 
     @property
     def newest(self) -> int:
-        """How many of the newest versions are wanted."""
+        """Number of newest versions that the policy wants; 0 if it lists versions or wants all."""
         if isinstance(self.versions, Newest):
             return self.versions.newest
         return 1 if self.versions == "newest" else 0
 
     def wants(self, number: int) -> bool:
-        """Whether a version is wanted by its number or label, or because all are."""
+        """Whether the policy names this version by number or by label, or wants all versions."""
         if number in self.labels.values() or self.versions == "all":
             return True
         return isinstance(self.versions, tuple) and number in self.versions
 
 
 class Policies(_Table):
-    """The policies of all models; with `others`, models without a policy serve their newest version."""
+    """Policies by model name; with `others`, a model without one serves its newest version, otherwise none."""
 
     models: dict[ModelName, ModelPolicy] = {}
     others: bool = True

@@ -38,7 +38,7 @@ def find_dictionary(
 ) -> Dictionary:
     """Find a recognizer's dictionary: the model's property, the list in `inference.yml`, or the nearest file.
 
-    Raises BadModel if no dictionary fits the model's number of classes, or several different dictionaries do.
+    Raises BadModel if no dictionary fits the model's number of classes, or if several that differ fit.
     """
     seen, classes = list[tuple[str, int]](), _classes_of(graph)
     if graph.characters is not None:
@@ -110,7 +110,7 @@ def _classes_of(graph: OnnxGraph) -> int:
 
 def _from_property(text: str, classes: int) -> Dictionary | None:
     origin, lines, split = "the property `character`", lines_of(text), text.split("\n")
-    # The engine splits this property at line feeds only, so a text with other line ends must be copied into a file.
+    # The engine splits this property at "\n" only. If the texts need other line ends, they must be stored in a file.
     dictionary = fit(lines, classes, origin, is_property=list(lines) == split)
     return dictionary or fit(split, classes, origin, is_property=True)
 
@@ -118,7 +118,7 @@ def _from_property(text: str, classes: int) -> Dictionary | None:
 def _in_folder(
     folder: Path, name: str, classes: int, files: Sequence[SourceFile], seen: list[tuple[str, int]]
 ) -> Dictionary | None:
-    """The fitting dictionary in a folder; adds all candidates to `seen`. Raises BadModel if different ones fit."""
+    """The fitting dictionary in a folder; adds all candidates to `seen`. Raises BadModel if several that differ fit."""
     fitting = list[Dictionary]()
     for file in files:
         if file.folder == folder and _may_be_one(file):

@@ -81,7 +81,7 @@ class Verdicts:
             self._metrics.count(MODEL_REFUSALS, kind)
 
     def forget_outdated(self, catalogue: Catalogue) -> None:
-        """Remove outdated refusals, so that these versions are proved again. Raises OperatorError."""
+        """Remove refusals whose proof is outdated, so that the versions are proved again. Raises OperatorError."""
         refused = [version for version in catalogue.scan.versions if catalogue.is_refused(version)]
         verdicts = catalogue.state.verdicts
         changed = [version for version in refused if verdicts[version.digest].basis != self.cache_key_of(version)]
@@ -112,7 +112,7 @@ class CandidateProver:
         return self._next(catalogue, name) is not None
 
     def run(self, name: str | None = None) -> None:
-        """Prove versions without a verdict, of one model or all, unless another worker does. Raises OcrsvcError."""
+        """Prove versions without a verdict, of one model or all; return if another worker does. Raises OcrsvcError."""
         is_ours, catalogue = True, self._control.rescan()
         while is_ours and (candidate := self._next(catalogue, name)) is not None:
             with self._control.store.locked(PROOF_LOCK, candidate.digest) as is_ours:
@@ -219,7 +219,7 @@ class CrashGuard:
 
 
 def machine_cache_key(settings: Settings, processors: Path = Path("/proc/cpuinfo")) -> str:
-    """Key that changes with the CPU, the libraries of _PROGRAMS, and the settings that affect models."""
+    """Key that changes with the CPU, the versions of ocrsvc and its libraries, and the settings that affect models."""
     parts = [__version__, platform.machine(), _processor(processors)]
     parts += [settings.device, settings.provider, settings.precision, str(settings.models_code)]
     parts += [f"{name} {version}" for name in _PROGRAMS if (version := _version_of(name))]
