@@ -18,7 +18,7 @@ from ocrsvc.results import DecodedPage, Image
 from ocrsvc.serving.executor import Executor
 from ocrsvc.serving.work_queue import CLIENT_CHECK_S
 
-# While queued jobs hold at most this much memory (several ordinary pages), pages are decoded before they wait.
+# Pages are decoded in advance while the queued jobs hold at most this much memory (several ordinary pages).
 AHEAD_BYTES: Final = 16 * 2**20
 
 
