@@ -42,7 +42,7 @@ class Budget:
 class Share:
     """The bytes of a budget that one request uses until its answer is sent; thread-safe.
 
-    `held_bytes` excludes the bytes of parts (see `part`), which are counted separately.
+    `held_bytes` excludes the bytes of the shares that `part` makes, which count their own.
     """
 
     def __init__(self, budget: Budget, whole: Budget | None = None) -> None:
@@ -165,7 +165,7 @@ class SharedLimits:
 
 
 def network_of(address: str) -> str:
-    """The /64 network of an IPv6 address, the least that a provider gives a customer; other addresses unchanged."""
+    """The /64 network of an IPv6 address, because a customer has at least a /64; returns other addresses unchanged."""
     if ":" not in address:
         return address
     try:
