@@ -101,7 +101,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[RawValue]:
     for variable, value in environ.items():
         if variable.startswith(PREFIX) and variable not in _NO_SETTINGS and value != "":
             name = variable.removeprefix(PREFIX)
-            # Lower only upper-case names: OCRSVC_Engine must be unknown, as OCRSVC_ENGINE may have another value.
+            # Convert only upper-case names: OCRSVC_Engine is unknown, because OCRSVC_ENGINE may be set, too.
             yield RawValue(name.lower() if name.isupper() else name, variable, value, "environment")
 
 
