@@ -49,19 +49,19 @@ ENTRY_ROWS: Final = (
     Row("requests", metrics.WORKER_REQUESTS),
     Row("in_flight", metrics.WORKER_IN_FLIGHT),
 )
-"""Fields of worker_table.WorkerEntry, labelled by slot, since labels with process ids would add series forever."""
+"""Worker fields of worker_table.WorkerEntry, labelled by slot: process ids as labels would add ever more series."""
 
 GPU_ROWS: Final = (
     Row("gpu_used_bytes", metrics.GPU_MEMORY_USED),
     Row("gpu_total_bytes", metrics.GPU_MEMORY_TOTAL),
     Row("gpu_busy_ratio", metrics.GPU_UTILIZATION),
 )
-"""Fields of worker_table.WorkerEntry about its GPU; of the workers on one GPU, the latest measurement counts."""
+"""GPU fields of worker_table.WorkerEntry. If several workers share a GPU, the latest measurement is exposed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The sources of the metrics; `engine` is None until loaded, `denied` is the crash denylist's length by kind."""
+    """What the metrics are read from. `engine` is None until it is loaded; `denied` counts denylist entries by kind."""
 
     store: MetricsStore
     worker_table: WorkerTable
