@@ -13,7 +13,7 @@ from ocrsvc.telemetry.metrics_store import WorkerMetrics
 from ocrsvc.telemetry.worker_table import Head
 
 _DAY_S: Final = 86400.0
-# Warn daily when 14 days, or for short-lived certificates the last quarter of their lifetime, are left.
+# Warn daily in the last 14 days of a certificate, or in the last quarter of its lifetime if that is shorter.
 _EXPIRES_SOON_S: Final = 14 * _DAY_S
 _LAST_SHARE: Final = 0.25
 
@@ -43,7 +43,7 @@ class CertificateWatch:
         return before
 
     def begin(self, certificates: Certificates | None) -> None:
-        """Serve with these certificates from now on; called at the start and after each SIGHUP."""
+        """Publish these certificates to workers, and watch their files; called at the start and after each SIGHUP."""
         self.certificates = certificates
         if certificates is not None:
             self._head.certificates = certificates.generation

@@ -154,7 +154,7 @@ def _listening(variable: str, address: str) -> Iterator[None]:
 
 
 def _free_port_after(host: str, used: int) -> int | None:
-    """The first of the next ports at which this process can listen now; None if none of them is free."""
+    """The first of the _TRIED_PORTS ports after `used` that this process can listen at; None if there is none."""
     family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
     for port in range(used + 1, min(used + _TRIED_PORTS, 65_535) + 1):
         with suppress(OSError), socket.create_server((host.strip("[]"), port), family=family):

@@ -170,7 +170,7 @@ def nworkers_changed(server: LastingArbiter, count: int, before: int | None) -> 
     """Arbiter, at the start, at each reload, and on SIGTTIN and SIGTTOU: set the number of workers."""
     service = current_service()
     if before is None:
-        # Hide the pid file from gunicorn, which would write it now, and end the service if that failed.
+        # Hide the pid file's path from gunicorn, which would write the file now and, if that failed, end the service.
         service.pidfile = server.cfg.pidfile
         server.cfg.set("pidfile", None)
         service.controller.worker_table.head.base = count

@@ -17,7 +17,7 @@ from ocrsvc.serving.request_guard import InFlight, InFlightTable
 
 # A thread that used this share of the timeout as CPU time, or more, is suspected of holding the interpreter.
 CPU_SHARE: Final = 0.1
-# Threads that used less than this share of the busiest thread's CPU time are not suspected.
+# A thread with less than this share of the busiest thread's CPU time is not suspected of holding the interpreter.
 _TIE_SHARE: Final = 0.5
 _MAX_LOGGED: Final = 10
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
