@@ -47,7 +47,7 @@ class Newest(_Table):
 class ModelPolicy(_Table):
     """The policy of one model: wanted versions (labelled ones are wanted too), and whether they stay loaded (`pinned`).
 
-    `shares`, 0 to 1: the fraction of the requests that name no version or label, which the label's version reads.
+    `shares`, by label, 0 to 1: the fraction of requests without version or label that the label's version reads.
     """
 
     versions: Literal["newest", "all"] | Newest | tuple[Number, ...] = "newest"

@@ -120,7 +120,7 @@ def _address(pointer: Any) -> int:
 def displayed(
     pdfium: Any, page: Any, size: tuple[int, int], point: tuple[float, float], scale: int
 ) -> tuple[float, float]:
-    """Map a point to pixels at `size` in steps of 1/`scale`: pdfium gives whole pixels, so ask at `scale` times `size`."""
+    """Map a point to pixels of a page of `size`, to 1/`scale` pixel: pdfium gives whole pixels of a larger page."""
     across, down = c_int(), c_int()
     width, height = size
     pdfium.FPDF_PageToDevice(page, 0, 0, width * scale, height * scale, 0, *point, across, down)
