@@ -211,7 +211,7 @@ def signature_of() -> dict[str, Any]:
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:
-    """A tensor's TensorInfo; an image is one element, so its batch has one dimension."""
+    """A tensor's TensorInfo. An image is one element, so the tensor of images has only the batch dimension."""
     lengths = tensor.shape[:1] if tensor.dims == (1,) else tensor.shape
     shape = {"dim": [{"size": str(length), "name": ""} for length in lengths], "unknown_rank": False}
     return {"dtype": DTYPES[tensor.datatype], "tensor_shape": shape, "name": f"{tensor.name}:0"}

@@ -48,7 +48,7 @@ _DESCRIPTIONS: Final[Mapping[str, Any]] = orjson.loads(files(__package__).joinpa
 OPTIONS: Final[Mapping[str, Any]] = _DESCRIPTIONS["image"]
 """The response of GET /api/ocr/get_options without a model repository."""
 DOCUMENT_OPTIONS: Final[Mapping[str, Any]] = _DESCRIPTIONS["document"]
-"""The options that GET /api/doc/get_options adds."""
+"""The options for documents only, which GET /api/doc/get_options adds to those for images."""
 OK, NO_TEXT = 100, 101
 NOT_JSON, EMPTY, NO_BASE64, NO_DICT, BAD_OPTION = 800, 801, 802, 803, 804
 ENGINE_FAILED, REFUSED = 902, 903
