@@ -103,7 +103,7 @@ def _settle(
         known = work.errors(plan.pages_of(part))
         work.add_kept(row for row in read_kept(destination, part) if row[0] not in known)
     for part in todo:
-        # Count the results of unfinished parts; with --retry-failed, forget failures so that they are read again.
+        # Count the results of unfinished parts; with --retry-failed, forget failed pages, to read them again.
         errors = work.errors(plan.pages_of(part))
         failed = [page for page, error in errors.items() if error]
         counts.done_before += len(errors) - len(failed)
