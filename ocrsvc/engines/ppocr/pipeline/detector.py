@@ -103,7 +103,7 @@ class Detector:
         return size if self.device == "cpu" else (padded_side(size[0]), padded_side(size[1]))
 
     def run_arrays(self, array: Any) -> Any:
-        """Run (1, 3, h, w) float32 of a `padded_size`; returns (1, 1, h, w) probabilities on the same device."""
+        """Run the model on (1, 3, h, w) float32, padded to `padded_size`; returns (1, 1, h, w) on the same device."""
         return self._narrow.run(array)[0]
 
     def warm_up(self) -> None:

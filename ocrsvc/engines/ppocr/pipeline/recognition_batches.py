@@ -159,7 +159,7 @@ class BatchRunner:
                 future.cancel()
 
     def warm_up(self) -> None:
-        """Run each bucket with one line and a full batch. Raises EngineUnavailable, mostly for lack of GPU memory."""
+        """Run one line and a full batch of each width. Raises EngineUnavailable, mostly for lack of GPU memory."""
         for width in BUCKETS_PX:
             for count in sorted({1, max_lines(width, self._limits, self._height_px)}):
                 self._session.warm_up(np.ones((count, 3, self._height_px, width), np.float32))

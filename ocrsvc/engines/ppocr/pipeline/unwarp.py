@@ -151,7 +151,7 @@ def _beyond(edge: Points, outwards: Points) -> Points:
 # If lines bend by at least this, the page is curved. On the corpus's tuning half no flat page with 40 pieces or more
 # reaches 1.8, and curved pages begin to lose rows at about 3.
 MIN_TURN_DEG: Final = 2.5
-# Fewest pieces of lines for a reliable bend: product labels with text in all directions have 20 to 40.
+# From fewer pieces of lines, the bend is unreliable: product labels with text in all directions have 20 to 40.
 MIN_PIECES: Final = 50
 BENT_ROWS_DEG: Final = 1.0  # if lines bend by at least this, boxes are straightened before the reading order is found
 MAX_TURN_LEFT: Final = 0.5  # largest share of the lines' bend that may remain on the flattened page
