@@ -112,7 +112,7 @@ class Request(flask.Request):
 
     @property
     def caller(self) -> str:
-        """The name by which limits count the caller: its API key, else the header `caller_header`, else its network."""
+        """The name by which limits count the caller: API key, else the header `caller_header`, else the IP network."""
         if self.key is not None:
             return self.key.caller
         header = self._settings.caller_header
