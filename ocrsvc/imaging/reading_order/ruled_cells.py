@@ -72,7 +72,7 @@ def _frame_of(block: Block) -> Frame:
 def _around_tables(
     lines: TextLines, here: Indices, frames: Sequence[Frame], orders: Sequence[list[int]], order_of: OrderOf
 ) -> list[int]:
-    """Lines `here` and the lines of tables among them, in reading order; `orders` has the ordered lines per table."""
+    """Put the lines `here` and the tables with these frames in reading order; `orders` has the lines of each table."""
     if not frames:
         # Lines that all overlap in x by more than a line height (boxes may overlap slightly) are one column: sort by y.
         if lines.left[here].max() + median(lines.height[here]) < lines.right[here].min():
@@ -209,7 +209,7 @@ def _tables(cells: dict[Sides, RuledCell]) -> list[Block]:
 
 
 def _with_open_cells(lines: TextLines, tables: Sequence[Block]) -> list[Block]:
-    """Add a cell for each line outside a table's closed cells; tables with many such lines become single frames."""
+    """Add a cell for each line outside a table's closed cells; with many such lines, split a table into its frames."""
     middle = (lines.left + lines.right) / 2
     free = np.ones(len(middle), np.bool_)
     for cell in (cell for table in tables for cell in table):
@@ -255,7 +255,7 @@ def _row_by_row(cells: Block, same_row: float) -> Block:
 
 
 def _rows_of_cards(lines: TextLines, blocks: Sequence[Block], size: float) -> list[Block]:
-    """Join single cards in a row into one block."""
+    """Join cards that stand side by side into one block; blocks with several cells are unchanged."""
     rows: list[Block] = []
     for block in sorted((block for block in blocks if len(block) == 1), key=lambda block: block[0].frame[0]):
         row = next((row for row in rows if _is_next(lines, row[-1].frame, block[0].frame, size)), None)

@@ -95,7 +95,7 @@ def rows_of(frames: Sequence[Frame], lines: Sequence[int]) -> list[list[int]]:
 
 
 def columns_of(block: TextBlock, rows: Rows) -> list[Interval]:
-    """Left and right of each column that most rows share; text of few rows between two columns forms another column."""
+    """Left and right of each column that most rows share, and of columns that few rows have between two of these."""
     spans = sorted((block.frames[line][0], block.frames[line][2]) for row in rows for line in row)
     least = MIN_GUTTER * block.line_height
     columns = _merged(_covered(spans, int(CROSSED * len(rows))), least)
