@@ -29,7 +29,7 @@ _LENGTHS: Final = {
 }
 _DOUBLED: Final = str.maketrans("0123456789", "0246813579")
 
-# Digits beside letters are a serial number, unless these letters are No or Card, before the digits.
+# Digits that touch letters are part of a serial number, except after No or Card.
 _RUN: Final = re.compile(
     r"(?:(?<![0-9A-Za-z])|(?<=[Nn][Oo])|(?<=[Cc][Aa][Rr][Dd]))[0-9]+(?:[ \-\n]{1,2}[0-9]+)*(?![0-9A-Za-z])"
 )
