@@ -132,7 +132,7 @@ def calibrate_gpu(
     """The limits of one worker's GPU memory, so that all workers fill 85 % (soft) and 95 % (hard) of the GPU.
 
     Room for a successor is reserved if that leaves each worker at least half of its headroom above the footprint.
-    Otherwise none is reserved: a replaced worker then drains first, but smaller limits would replace workers too often.
+    Otherwise smaller limits would replace workers too often, so none is reserved: a replaced worker then drains first.
     """
     alone_bytes = _GPU_SOFT_SHARE * gpu_memory_bytes / workers
     with_successor_bytes = alone_bytes - footprint_bytes / workers
