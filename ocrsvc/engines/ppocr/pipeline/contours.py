@@ -49,7 +49,7 @@ MAX_BORDER: Final = 3.0  # longest contour of a curved line, in width + height o
 
 
 def within_scan_limit(contours: Sequence[Contour], size: int, max_areas: float = MAX_SCANNED_AREA) -> list[bool]:
-    """Whether each contour may be split: until the bounding boxes' total area exceeds `max_areas` * `size` pixels."""
+    """Which contours may be split: the first ones, with bounding boxes of `max_areas` * `size` pixels in total."""
     frames = np.array([cv2.boundingRect(contour)[2:] for contour in contours], np.int64).reshape(-1, 2)
     return cast("list[bool]", (frames.prod(axis=1).cumsum() <= max_areas * size).tolist())
 
