@@ -136,7 +136,7 @@ class GpuMemoryReader:
 def open_gpu_memory_reader(
     log: logging.Logger, siblings: Siblings, environ: Mapping[str, str] = os.environ
 ) -> GpuMemoryReader | None:
-    """A reader for the GPU that this process will use; None without NVML. If NVML cannot read it, logs a warning."""
+    """A reader for the GPU that this process will use; None without NVML or if unreadable, which logs a warning."""
     try:
         source = _open_nvml(environ)
         return None if source is None else GpuMemoryReader(source, log, siblings)
