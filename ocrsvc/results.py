@@ -46,7 +46,7 @@ MASK_KINDS: Final[tuple[MaskKind, ...]] = get_args(MaskKind)
 
 MIN_SIDE_PX: Final = 16
 MAX_SIDE_PX: Final = 65_535
-"""Smallest and largest value of the option `max_side`."""
+"""The option `max_side` may be MIN_SIDE_PX to MAX_SIDE_PX."""
 
 Check = Callable[[], object]
 """Raises DeadlineExceeded or ClientGone if the work is no longer needed; thread-safe, and cheap enough to call before
@@ -74,12 +74,12 @@ class Image:
 
     @property
     def height(self) -> int:
-        """Height in pixels."""
+        """The image's height in pixels."""
         return int(self.pixels.shape[0])
 
     @property
     def width(self) -> int:
-        """Width in pixels."""
+        """The image's width in pixels."""
         return int(self.pixels.shape[1])
 
 
@@ -177,9 +177,9 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True)
 class OwnText:
-    """A PDF page's text layer: only lines that match what the page shows, in reading order.
+    """A PDF page's text layer in reading order, without lines that the drawn page does not show.
 
-    `angle` is the clockwise rotation that makes the lines upright; `is_all` means that there is no other text to read.
+    `angle` is the clockwise rotation that makes the lines upright; `is_all` means that the page shows no other text.
     """
 
     lines: tuple[Line, ...]
@@ -205,7 +205,7 @@ Task = ReadTask | FileTask
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """One character of a word."""
+    """One character of a word, with its own confidence and box."""
 
     text: str
     confidence: float
@@ -362,7 +362,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class DecodedPage(Page):
-    """The result of a FileTask: the page; for a task without options, the decoded image and a page without lines."""
+    """The result of a FileTask. If the task has no options, it is the decoded image, and a page without lines."""
 
     decode_s: float = 0.0
     image: Image | None = None
@@ -373,7 +373,7 @@ class DecodedPage(Page):
         return cls(**_values_of(page), decode_s=decode_s, image=image)
 
     def page(self) -> Page:
-        """The page without decoding time and image."""
+        """Convert this to a plain Page, without the image and the decoding time."""
         return Page(**_values_of(self))
 
 

@@ -37,7 +37,7 @@ class Router:
         self._shared = {place: rules for place, rules in rivals.items() if len(rules) > 1}
 
     def by_head(self, request: Request) -> None:
-        """Choose the adapter by port, headers and key; for an unknown route, the only adapter at the port or path."""
+        """Choose the adapter by port, headers and key. An unknown route gets the only adapter at its port or path."""
         if request.routing_exception is None:
             if rivals := self._rivals(request):
                 request.url_rule = rivals[_best_by_head(request, self._allowed(request, rivals))]
@@ -79,7 +79,7 @@ def _best_by_head(request: Request, rivals: Collection[str]) -> str:
 
 
 def _rank(name: str) -> tuple[bool, str]:
-    """Sort key: adapters with `yields_paths` come last, others by name."""
+    """Sort key: by name, but adapters that leave shared paths to others (`yields_paths`) come last."""
     entry = adapters().get(name)
     return (entry is not None and entry.yields_paths, name)
 
@@ -100,7 +100,7 @@ def _by_body(request: Request, left: Collection[str]) -> Iterator[str]:
 
 
 def _taking_forms() -> frozenset[str]:
-    """The adapters that handle a form or an image as body if several adapters have the same path."""
+    """The adapters that get requests with a form or an image as body if they share a path with other adapters."""
     return frozenset(name for name, entry in adapters().items() if entry.takes_forms)
 
 
