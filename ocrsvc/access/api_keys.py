@@ -38,9 +38,9 @@ _TOKENS: Final = frozenset({"bearer", "token"})
 _ID_BYTES: Final = 6
 _SECRET_BYTES: Final = 32
 _ID: Final = slice(len(_PREFIX), len(_PREFIX) + 2 * _ID_BYTES)
-# For comparison if the id is unknown, so that this takes as long as for a wrong secret.
+# Compared with a secret whose id is unknown, so that this takes as long as for a wrong secret.
 _NO_DIGEST: Final = bytes(sha256().digest_size)
-# Any character of a secret in a URL may be percent-encoded; a match ends before a character that no secret has.
+# Secrets in URLs: any character may be percent-encoded. A match ends at the first character that secrets cannot have.
 _PREFIX_IN_URL: Final = "".join(f"(?:{character}|%{ord(character):02x})" for character in _PREFIX)
 _SECRET_PART: Final = re.compile(
     rf"({_PREFIX_IN_URL}(?:[0-9a-f]|%3[0-9]|%6[1-6]){{{2 * _ID_BYTES}}}(?:_|%5f))[a-z0-9_%-]+", re.IGNORECASE
@@ -119,7 +119,7 @@ class KeySecret:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """A key with its accepted secrets. The store refuses a change if it no longer holds `document`."""
+    """A key with its accepted secrets; `document` is the JSON from which it was read (see `KeyStore.put`)."""
 
     entry: KeyEntry
     secrets: tuple[KeySecret, ...]
@@ -214,7 +214,7 @@ CredentialsFunction = Callable[[KeyRequest], str]
 
 
 def no_credentials(_request: KeyRequest) -> str:
-    """The CredentialsFunction of wire formats that have the API key only in the usual headers."""
+    """The CredentialsFunction of wire formats that send the API key only in the usual headers."""
     return ""
 
 

@@ -21,7 +21,7 @@ _DAY_S: Final = 86_400
 
 
 class Need(NamedTuple):
-    """What to reserve: concurrent requests, requests of the rate limit (tokens), and pages."""
+    """What to reserve: concurrent requests, tokens of the rate limit (one per request), and pages."""
 
     requests: int = 0
     tokens: int = 0
@@ -92,7 +92,7 @@ class KeyStore(Protocol):
         """All keys sorted by name, including revoked and expired ones."""
 
     def put(self, key: StoredKey) -> bool:
-        """Add or replace a key; False, and no change, if its document changed since it was read as `key.document`."""
+        """Add or replace a key; False, without a change, unless the store still holds the JSON `key.document`."""
 
     def usage(self, name: str, day: str) -> Usage:
         """A key's usage on a day and in its month."""
@@ -106,7 +106,7 @@ class KeyStore(Protocol):
     def reserve(self, name: str, worker: str, limits: KeyLimits, held: Hold, need: Need, spare: int, day: str) -> None:
         """Reserve `need` for a worker that holds `held` of a key. Idempotent, except for the rate limit.
 
-        Raises LimitReached, and reserves nothing, if less than `spare` times the need is left.
+        Raises LimitReached, and reserves nothing, unless the limits have room for `spare` times `need`.
         """
 
     def settle(self, name: str, worker: str, held: Hold, series: int = 0, total: int = 0, day: str = "") -> None:
@@ -116,4 +116,4 @@ class KeyStore(Protocol):
         """
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the store."""

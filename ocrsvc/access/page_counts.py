@@ -27,14 +27,14 @@ class _Series(ctypes.Structure):
 
 
 class Unsettled(NamedTuple):
-    """A key's pages of one day: the store has not recorded the last `pages` of `total`; `place`: the entry's index."""
+    """The pages of one key and day that the store has not recorded yet."""
 
     name: str
     day: str
-    series: int
-    total: int
-    pages: int
-    place: int
+    series: int  # the id of the series
+    total: int  # all pages of the series
+    pages: int  # those not recorded
+    place: int  # index of the series' entry
 
 
 class PageCounts:
@@ -120,7 +120,7 @@ class CountBlock:
         self._counts.settled[series.place] = series.total
 
     def settle_all(self, store: KeyStore) -> None:
-        """Send what a dead process has counted to the store, and release its reservations. Raises KeysUnavailable."""
+        """Send this block's unrecorded counts to the store, and release its reservations. Raises KeysUnavailable."""
         for each in self.unsettled():
             store.settle(each.name, self.worker, Hold(), each.series, each.total, each.day)
             self.note_settled(each)
@@ -134,7 +134,7 @@ class CountBlock:
             return None
         self._places.pop(self._key_at(place), None)
         row = series[place]
-        # The name is written last, so that a process that dies in between leaves the entry free.
+        # Clear the name now and write it last, so that a process that dies in between leaves the entry free.
         row.name = b""
         counted[place] = settled[place] = 0
         row.day, row.id = day.encode(), secrets.randbits(62)
