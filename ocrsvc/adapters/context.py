@@ -132,7 +132,7 @@ class CodedError(CallerError):
 
 
 def original_code_of(codes: Sequence[tuple[type[OcrsvcError], Any]], error: OcrsvcError, not_json: Any) -> Any:
-    """An error's code in the emulated API: from `codes` by class, `not_json` for a plain CallerError, else None."""
+    """The emulated API's code for an error: a CodedError's own, `not_json` for a plain CallerError, else by class."""
     if isinstance(error, CodedError):
         return error.original_code
     if type(error) is CallerError:
@@ -153,7 +153,7 @@ class RequestValues(BaseModel):
         for attribute, about in cls.model_fields.items():
             value = request_values.get(name := about.alias or attribute)
             if value is not None and not isinstance(value, list | dict):
-                # Treat JSON values as form fields; `as_text` refuses long text before pydantic checks it.
+                # Turn JSON values into text, as in forms; `as_text` refuses long text before pydantic checks it.
                 value = as_text(value).strip() or None
             if value is not None:
                 values[name] = value

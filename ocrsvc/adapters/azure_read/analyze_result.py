@@ -89,7 +89,7 @@ class _ResultWriter:
         output.write(b"}")
 
     def _add_page(self, page: Page, written: str) -> str:
-        """Collect a page's JSON; return its text, which begins with a page separator except on the first page."""
+        """Collect the JSON of a page whose text is `written`; return the text, with a separator before it if needed."""
         mark = "\n<!-- PageBreak -->\n\n" if self._options.content == MARKDOWN else "\n"
         between = mark if len(self._lists["pages"]) else ""
         text = PageText(written, self._length + len(between), self._options.index_type)
@@ -116,7 +116,7 @@ class PageText:
 
     @property
     def length(self) -> int:
-        """The page's length in units."""
+        """The length of the page's text in the units of Azure's offsets."""
         return self._at(len(self.text))
 
     def span(self, begin: int, end: int) -> Span:

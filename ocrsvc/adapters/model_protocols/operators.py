@@ -24,7 +24,7 @@ _PROPAGATION_S: Final = 2 * CHECK_S
 
 
 class OperatorsOnly(CallerError, status=403, code="operators_only", title="For operators only"):
-    """The caller is not an operator."""
+    """The caller asked for an operator's action, but is not an operator."""
 
 
 class ModelRefused(CallerError, code="model_refused", title="The model was refused"):
@@ -110,7 +110,7 @@ class ModelOperations:
             )
 
     def _check_policies(self, policies: Policies, now: Catalogue) -> None:
-        """Raises UnknownModel for a missing model, BadOption for a label of an unavailable version."""
+        """Raise UnknownModel for a model that the repository lacks, BadOption for a label of an unavailable version."""
         for name in policies.models:
             if name not in now.models:
                 known = ", ".join(now.models)

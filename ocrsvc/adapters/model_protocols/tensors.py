@@ -69,7 +69,7 @@ OUTPUTS: Final = (
 )
 JSON_IN: Final = "input"
 JSON_OUT: Final = "output"
-"""Alternative input and output of the model: a PaddleX request and its response, as JSON."""
+"""Names of an alternative input and output of the model: a PaddleX request and its response, as JSON."""
 
 OUTPUT_NAMES: Final = tuple(tensor.name for tensor in OUTPUTS)
 PIXEL_OUTPUTS: Final = ("boxes", "txts", "scores")
@@ -174,7 +174,7 @@ def image_of(element: bytes, share: Share) -> bytes:
 
 
 def arrays_of(pages: Sequence[Page], names: Sequence[str], batch: Shape) -> list[Array]:
-    """The named outputs for images that came in a tensor of shape `batch`."""
+    """Make the output tensors `names` from the pages of a batch; `batch` is the shape of the tensor with its images."""
     return [_array(name, pages, batch) for name in names]
 
 
@@ -185,7 +185,7 @@ def arrays_of_pixels(page: Page, names: Sequence[str]) -> list[Array]:
 
 
 def pack(array: Array) -> bytes:
-    """An output's raw bytes."""
+    """Pack the values of an output tensor into the raw bytes of the protocols."""
     if not isinstance(array.values, list):
         return array.values.tobytes()
     pieces: list[bytes] = []

@@ -26,7 +26,7 @@ GATEWAY_HEADERS: Final = {
     "Grpc-Metadata-Content-Type": "application/grpc",
     "Grpc-Metadata-Grpc-Accept-Encoding": "identity, deflate, gzip",
 }
-# Errors with an HTTP status that GRPC_CODES lacks: the gRPC code for a caller's error, and for any other.
+# gRPC codes of errors whose HTTP status is not in GRPC_CODES: INVALID_ARGUMENT for a caller's error, else UNKNOWN.
 INVALID_ARGUMENT, UNKNOWN = 3, 2
 GRPC_CODES: Final[Mapping[int, int]] = {401: 16, 403: 7, 408: 4, 429: 8, 503: 14, 504: 4}
 _REMEDY: Final = 'Send {"key": ["image"], "value": ["<base64>"]}.'

@@ -25,7 +25,7 @@ _NotServedOrNone = Annotated[NotServed, BeforeValidator(lambda value: False if v
 
 MAX_SIDE_PX: Final = 16_384
 HEADERS: Final = {"width": "X-Width", "height": "X-Height", "channels": "X-Channels"}
-"""TurboOCR 2's size headers, by the query parameters that replaced them."""
+"""The query parameters for an image's size, each with the header that TurboOCR 2 used in its place."""
 _COLOUR_CHANNELS: Final = 3
 _WHOLE: Final = re.compile(r"[0-9]{1,9}")
 
