@@ -36,7 +36,7 @@ class PageQueue:
 
     @property
     def has_suspects(self) -> bool:
-        """Whether pages that may have killed processes are waiting, and the limit allows another page."""
+        """Whether pages that may have killed processes are waiting, and `limit` allows another page."""
         return bool(self._suspects or self._doubtful) and not self.is_at_limit
 
     def add(self, part: int, known: Container[int]) -> tuple[int, list[PageResult]]:

@@ -45,7 +45,7 @@ class Plan:
         return bisect_right(self._firsts, page) - 1
 
     def files_of(self, part: int) -> list[tuple[int, SourceFile]]:
-        """The files of a part, each with the plan's number of its first page."""
+        """(n, file) for each file of a part; n is the number of the file's first page in the whole plan."""
         pages = self.pages_of(part)
         return list(self._select("WHERE first >= ? AND first < ? ORDER BY first", pages.start, pages.stop))
 
@@ -81,7 +81,7 @@ def write_plan(path: Path, files: Iterable[SourceFile], part_pages: int, after: 
 
 
 def _rows(files: Iterable[SourceFile], part_pages: int, part: int, first: int) -> Iterator[tuple[object, ...]]:
-    """Yield a row per file: null in `address` means that it equals the name, in `pages` that all pages are read.
+    """Yield a row per file: `address` is null if it equals the name, `pages` is null if all pages are read.
 
     Paths are stored as bytes, because they may not be UTF-8.
     """

@@ -154,7 +154,7 @@ def plots_of(table: Table) -> Iterator[Plot]:
 def _columns(
     table: Table, value: str, which: str, edges: Sequence[float], label: Callable[[float], str]
 ) -> list[tuple[str, int, int]]:
-    """Make a histogram of pages with these bin edges; values beyond them count in the first or last column."""
+    """Make a histogram of `value` (SQL) over pages; values outside `edges` count in the first or last column."""
     columns = [[0, 0] for _ in edges[1:]]
     for number, is_failed in table(f"SELECT {value}, error != '' FROM page WHERE {which}"):  # noqa: S608  constants
         columns[min(max(bisect_right(edges, number), 1), len(columns)) - 1][is_failed] += 1

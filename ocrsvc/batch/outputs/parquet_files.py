@@ -21,7 +21,7 @@ def _struct(**fields: pa.DataType) -> pa.StructType:
 
 
 def _text(**more: pa.DataType) -> pa.StructType:
-    """The Parquet type of a line, word or character."""
+    """The Parquet type of a line, word or character; `more` are its additional fields."""
     return _struct(text=pa.string(), confidence=pa.float64(), box=_BOX, **more)
 
 
@@ -87,7 +87,7 @@ def write_parquet(
 
 
 def _groups_of(files: Iterator[FileResults]) -> Iterator[list[bytes]]:
-    """Yield the JSON records of each row group."""
+    """Yield the JSON records of pages, divided into row groups of the Parquet file."""
     group: list[bytes] = []
     size = 0
     for results in files:

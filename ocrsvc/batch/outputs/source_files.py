@@ -37,7 +37,7 @@ WriteFile = Callable[[FileResults, HashedFile], object]
 
 
 def source_file_writer(name: str, folder: str, reader: Mapping[str, str], root: str) -> Callable[..., WrittenFile]:
-    """The writer of searchable PDFs or of a registered text format; file names are relative to the folder `root`."""
+    """Make the writer of a format with one file per source. `reader` describes the engine; `root` is cut off names."""
     engine = EngineInfo(reader["engine"], reader["model"], reader["version"], "", "", "")
     form = text_formats().get(name)
     write_file, ending = (partial(_write_text, form, engine), form.suffix) if form else (_write_pdf, _PDF)
