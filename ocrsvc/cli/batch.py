@@ -308,7 +308,7 @@ def _estimate_lines(pages: int, pace: Pace, args: SimpleNamespace) -> Iterator[s
     rate = f"{rate_of(pace.pages_per_s)} pages/s (± {pace.spread * 100:.0f} %), {pace.at_once} at once"
     yield ""
     yield f"{count_of(pace.pages, 'page')} read{failed}: {rate}"
-    # It is unknown how many machines a service or cluster has: estimate for multiples of all its present readers.
+    # The number of machines in a service or cluster is unknown: estimate for multiples of those that read now.
     one, several = ("this machine", "such machines") if args.on == "local" else ("the present readers", "times as many")
     for count in (1, 10, 100) if args.machines is None else sorted({1, args.machines}):
         name = one if count == 1 else f"{count} {several}"
