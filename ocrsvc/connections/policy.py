@@ -1,4 +1,4 @@
-"""The allowed hosts, and strict parsing of callers' URLs: no URL may connect to another host than the checked one."""
+"""Checks callers' URLs against the allowed hosts; parses them so strictly that no other host can be connected to."""
 
 import re
 import socket
@@ -154,7 +154,7 @@ class OutgoingPolicy:
 
     @property
     def is_on(self) -> bool:
-        """Whether any host is allowed."""
+        """Whether at least one host is allowed."""
         return bool(self.hosts)
 
     def check_url(self, text: str) -> Url:
@@ -202,7 +202,7 @@ def _embedded(address: IpAddress) -> Iterator[IPv4Address]:
 
 
 def _is_own(address: IpAddress) -> bool:
-    """Whether this machine has the address: then the kernel also uses it as the source of a connection to it."""
+    """Whether an address is this machine's own: the kernel then makes it the source of a connection to itself, too."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
