@@ -101,7 +101,7 @@ def requested_choice(precision: Precision, provider: Provider) -> RuntimeChoice 
 
 
 def choose(proofs: Sequence[Proof], reason: str) -> RuntimeChoice:
-    """For each model, the fastest runtime that may be chosen; fp32 if there is none."""
+    """For each model, the fastest runtime that won its comparison with fp32; fp32 if none did."""
 
     def fastest(model: Kind) -> Runtime:
         winners = [proof for proof in proofs if proof.model == model and proof.wins]

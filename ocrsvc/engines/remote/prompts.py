@@ -43,4 +43,4 @@ PROMPTS: Final[Mapping[str, Prompt]] = {
         members={"skip_special_tokens": False, "vllm_xargs": _NO_REPEATS},
     ),
 }
-"""By the values of OCRSVC_REMOTE_PROMPT."""
+"""The prompt for each value of OCRSVC_REMOTE_PROMPT."""

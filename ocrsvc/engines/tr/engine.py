@@ -45,7 +45,7 @@ _LAST_CODE_POINT: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
 _REMEDY: Final = "Set OCRSVC_TR_HOME to the folder of Tr 2.3 that holds libtr.so, ctpn.bin and crnn.bin."
 _LOAD_REMEDIES: Final = (
-    # Without a path in the message, the file is missing; with a path, it was built for another processor.
+    # If the message has no path, the file is missing; if it has one, the file was built for another processor.
     (r"^[^/]+: cannot open shared object file", "Put the missing library beside libtr.so, or on LD_LIBRARY_PATH."),
     ("undefined symbol", "Take libtr.so and the libraries beside it from the same release of Tr 2.3."),
     ("", "Use a libtr.so that was built for this machine's system and processor."),
@@ -165,7 +165,7 @@ class TrHandle:
         is_text = max(codes, default=0) <= _LAST_CODE_POINT and not any(code in _SURROGATES for code in codes)
         if not is_text or not math.isfinite(sum(probabilities)):
             raise _invalid_result("invalid characters or probabilities", image)
-        # Skip blanks and repeats; the confidence is the mean over all non-blank steps.
+        # The text skips blanks and repeats; the confidence is the mean over all steps that are not blank.
         text = "".join([chr(code) for before, code in pairwise([_BLANK, *codes]) if code >= 0 and code != before])
         not_blank = [probability for code, probability in zip(codes, probabilities, strict=True) if code >= 0]
         confidence = min(1.0, max(0.0, sum(not_blank) / len(not_blank))) if not_blank else 0.0
@@ -257,7 +257,7 @@ def _read_device(home: Path) -> Literal["cpu", "cuda"]:
 def _load(home: Path) -> ctypes.CDLL:
     """Load the library and declare its functions, whose calls release the GIL. Raises EngineUnavailable."""
     try:
-        # Tr needs the ONNX Runtime beside it, but not every build has a search path that finds it.
+        # Tr needs the ONNX Runtime in its folder, but not every build searches there: load that first.
         for companion in sorted(home.glob("libonnxruntime.so*")):
             ctypes.CDLL(str(companion), ctypes.RTLD_GLOBAL)
         return _declare(ctypes.CDLL(str(home / LIBRARY)))

@@ -106,7 +106,7 @@ def resize(xp: Any, page: Array, size: tuple[int, int], *, shrink: bool) -> Arra
         make = area_weights if size[1] <= height and size[0] <= width else mixed_weights
         rows = sum(_parts(xp, page, make([height], [size[1]], size[1]), 0, np.float32))
         return xp.rint(sum(_parts(xp, rows, make([width], [size[0]], size[0]), 1, np.float32)))
-    # As OpenCV computes it, in fixed point. Its truncation makes one pixel in eight darker by one level.
+    # Fixed-point arithmetic, as in OpenCV, whose truncation makes one pixel in eight darker by one gray level.
     columns = sum(_parts(xp, page, linear_weights([width], [size[0]], size[0]), 1, np.int32))
     upper, lower = _parts(xp, columns >> 4, linear_weights([height], [size[1]], size[1]), 0, np.int32)
     return (((upper >> 16) + (lower >> 16) + 2) >> 2).astype(np.float32)
@@ -128,7 +128,7 @@ _LEVELS: Final = 256
 def crop_lines(
     backend: ArrayBackend, page: Array, quads: Sequence[Quad], widths: Sequence[int], padded: int, taken: InputFormat
 ) -> Array:
-    """Crop lines of a page on the GPU to the model's (N, 3, height, padded) float32; the padding is 0."""
+    """Crop lines of a page on the GPU to the recognizer's input (N, 3, height, padded) float32, 0 after each line."""
     xp, height = backend.xp, taken.height_px
     factor, offset = scaling(xp, taken)
     lines = xp.zeros((len(quads), 3, height, padded), np.float32)
@@ -143,7 +143,7 @@ def crop_lines(
 def _with_level_grounds(backend: ArrayBackend, levels: Array, inside: Array) -> Array:
     """Remove background noise from lines (n, height, padded, channels), as `network_input.level_ground` does."""
     xp, (count, _, _, channels) = backend.xp, levels.shape
-    # One counter per gray level, and one for padding pixels, which do not count.
+    # Histogram of each line: a counter per gray level, and one for pixels of the padding, which is ignored.
     counters = xp.where(inside[:, None, :, None], levels, np.float32(_LEVELS)).astype(np.int64)
     counters = counters + ((_LEVELS + 1) * xp.arange(count * channels)).reshape(count, 1, 1, channels)
     counts = backend.download(xp.bincount(counters.ravel(), minlength=count * channels * (_LEVELS + 1)))
@@ -169,7 +169,7 @@ def samples(quads: Sequence[Quad], widths: Sequence[int], height: int) -> Sizes:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Lines with the same number of samples per pixel."""
+    """Lines of a batch that are sampled with the same number of samples per crop pixel."""
 
     rows: NDArray[np.int64]  # (n,) indices of the lines in the batch
     widths: Sizes  # (n,) in pixels

@@ -166,7 +166,7 @@ class _Beam:
         return source, added
 
     def _stay_and_grow(self, total: Floats, classes: Ints, scores: Floats) -> tuple[Floats, Floats]:
-        """Log probabilities of paths ending in a character: (N, W) of the same prefixes, (N, W, K) of longer ones."""
+        """Log probabilities after a step that is no blank: (N, W) of unchanged prefixes, (N, W, K) of extended ones."""
         same = self.last[:, :, None] == classes[:, None, :]
         repeat = np.where(same, scores[:, None, :], -np.inf).max(axis=2)
         # A repeated class adds a character only after a blank.

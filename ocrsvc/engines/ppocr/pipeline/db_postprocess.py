@@ -42,7 +42,7 @@ UNCLIP_RATIO: Final = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The thresholds of one detector."""
+    """The thresholds by which a detector's probability map becomes lines."""
 
     of_map: float = MAP_THRESHOLD  # minimum probability of a text pixel
     of_box: float = BOX_THRESHOLD  # minimum mean probability of a line
@@ -159,9 +159,10 @@ def lines_from_mask(
     certain: float = 1.0,
     thresholds: Thresholds = USUAL,
 ) -> FoundLines:
-    """Like `lines_from_map`, for a mask that is already made: 1 is text, 0 background.
+    """Like `lines_from_map`, for a map that was already turned into a mask: 1 is text, 0 background.
 
-    `probabilities` are (h, w) float32 or uint8, where `certain` stands for 1; `width` and `height` are the image's.
+    `probabilities` is the map, (h, w) float32 or uint8, and `certain` its value for probability 1. `width` and `height`
+    are the image's.
     """
     every = cast("list[Contour]", cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0])
     # Keep outer contours only: OpenCV follows the contours of holes in the opposite direction.
@@ -194,7 +195,7 @@ class _MapReader:
     thresholds: Thresholds
 
     def lines(self, contour: Contour, levels: tuple[float, ...]) -> list[Outline]:
-        """The lines in a contour: usually one, none in a speck. A contour without `levels` is not split."""
+        """The lines in a contour: usually one, none in a speck. It may be split at the probabilities `levels`."""
         around = cv2.minAreaRect(contour)
         across, along = around[1]
         if min(across, along) < MIN_SHAPE_PX:

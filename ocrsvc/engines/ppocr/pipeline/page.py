@@ -140,7 +140,7 @@ def _along_text(outline: Outline) -> Outline:
 
 
 def _find_orientation(found: list[_DetectedLine], reader: PageReader) -> None:
-    """Read the longest lines (in batches: all); turn all lines by 180 degrees if the longest ones then read better."""
+    """Read the longest lines (all if `in_batches`). If they read better upside down, turn all lines by 180 degrees."""
     sample = sorted(found, key=lambda line: -_elongation(line.outline))[:SAMPLE_LINES]
     _recognize(found if reader.in_batches else sample, reader)
     if _mean_confidence([line.read for line in sample]) >= CONFIDENT:

@@ -28,7 +28,7 @@ from ocrsvc.results import Box, Character, Check, Pixels, ReadOptions, Word
 Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
 Columns = NDArray[np.uint64]  # (w,) the ink in each column: bit 1 << row is set if the row has ink
-# Pixels with at least this share of the line's strongest contrast are ink: half, less an allowance for smoothing.
+# Pixels with at least this share of the line's strongest contrast are ink. It is below 0.5 because edges are smoothed.
 INK_CONTRAST: Final = 0.4
 STRONG_QUANTILE: Final = 0.98  # quantile of the pixels' contrasts that counts as the strongest; higher ones are specks
 # Share of the crop's height, at the top and the bottom, that may contain ink of neighbouring lines.
@@ -38,7 +38,7 @@ MIDPOINT_COST: Final = 0.5
 # Number of CTC steps by which the model reports a character after its middle. On the pages of benchmarks/words.py it is
 # 0.16 for Chinese characters, 0.21 for Latin letters and 0.29 for marks; one in ten is off by more than half a step.
 LATE_STEPS: Final = 0.2
-# Where no space was read, a cut farther from ink than this is not better: the widest gap may be beside a narrow mark.
+# Where no space was read, cuts at least this far from ink count as equal: the widest gap may be beside a narrow mark.
 CLEAR_PX: Final = 4
 EDGE_INK: Final = np.array([(1 << 64) - 1], np.uint64)  # ink in all rows, to separate lines placed side by side
 # Ink farther than this from the middle of the line's first or last character, in crop heights, is ignored.
@@ -77,7 +77,7 @@ def ink_columns(crop: Pixels) -> Columns:
 
 
 def _place(lines: Sequence[tuple[Path, Columns, Ints]], height: int) -> Iterator[CharacterPlaces]:
-    """Locate the characters with the given indices; each line has at least one."""
+    """Locate characters. A line is its path, its ink, and the indices in the path of the characters, at least one."""
     widths, counts = np.array([(len(ink), len(places)) for _, ink, places in lines]).T
     starts, first = (np.cumsum(sizes) - sizes for sizes in (widths + 1, counts))
     ink = np.concatenate([part for _, columns, _ in lines for part in (columns, EDGE_INK)])
@@ -114,13 +114,13 @@ def _without_neighbours(ink: Columns, starts: Ints, widths: Ints, height: int) -
 
 
 def _neighbour_rows(inked: NDArray[np.bool_]) -> Ints:
-    """(L,) number of rows to clear: if the first row has ink, all rows before the last blank one, otherwise none."""
+    """(L,) number of rows to clear, from the edge: those before the last blank row if the first has ink, else none."""
     blank = ~inked
     last = blank.shape[1] - 1 - blank[:, ::-1].argmax(axis=1)
     return np.where(inked[:, 0] & blank.any(axis=1), last, 0)
 
 
-# Per line: index of its first character, where ink of it may begin; index of its last, where ink of it may end (+ 1).
+# Four arrays over lines: index of the first character, first column of its ink; index of the last one, end of its ink.
 Bounds = tuple[Ints, Ints, Ints, Ints]
 
 
@@ -137,7 +137,7 @@ def _sides(
     left, right = _trimmed(cuts, bounds, filled)
     empty = left == right
     if empty.any():
-        # A narrow mark was on its neighbour's side of the cut, so cut at the midpoint instead.
+        # The cut gave all of a narrow character's ink to its neighbour: cut at the midpoint instead.
         moved = empty[1:] | empty[:-1]
         cuts = np.where(moved, ((middles[1:] + middles[:-1]) / 2).astype(np.intp), cuts)
         left, right = _trimmed(cuts, bounds, filled)
@@ -183,7 +183,7 @@ def _trimmed(cuts: Ints, bounds: Bounds, filled: Ints) -> tuple[Ints, Ints]:
 
 
 def _first_and_last(rows: Columns, height: int) -> Ints:
-    """(N, 2) for each number, index of the lowest set bit, and of the bit after the highest set bit."""
+    """(N, 2) for each number in `rows`: index of its lowest set bit, and of the bit above its highest set bit."""
     inked = _bits(rows, height)
     return np.stack([inked.argmax(axis=1), height - inked[:, ::-1].argmax(axis=1)], axis=1)
 
@@ -229,7 +229,10 @@ FULL_HEIGHT: Final = "\u2e80"
 def words_of(
     lines: Sequence[tuple[LineText, Outline]], options: ReadOptions, check: Check
 ) -> list[tuple[Word, ...] | None]:
-    """The words per line, None if not requested or without positions. Outlines must begin at the start of the text."""
+    """The words of each line; None if they are not requested, or if the line has no character positions.
+
+    A line's outline must begin where its text begins.
+    """
     answers: list[tuple[Word, ...] | None] = [None] * len(lines)
     known = [
         (number, line.path, line.ink)
