@@ -19,7 +19,7 @@ _LEVELS: Final = ((1.8, 1), (1.45, 2), (1.22, 3))
 _HARDLY_LARGER: Final = 3  # headings of this level or deeper may be paragraph lines with boxes larger by chance
 _SECTION: Final = re.compile(r"§?\s?(\d{1,2}(?:\.\d{1,2}){1,4})\.?\s+[^\W\d_]{2}")
 _OF_SECTION: Final = ((3, 0.85), (2, 1.05))
-"""A numbered line is a heading with at least these parts in its number ("2.1" has two) and this size of letters."""
+"""Numbered headings, in pairs: least parts of the number ("2.1" has two), least letter size relative to the text."""
 _OTHER_SIZE: Final = 1.3
 _ALIKE: Final = 1.1  # neighbouring heading lines are one heading, whatever their levels, below this ratio of sizes
 _HEADING_LINES: Final = 3
@@ -223,7 +223,7 @@ def _column_of(lines: Sequence[_Placed]) -> _Column:
         (other.bottom - one.bottom) / max(1.0, one.size) for one, other in pairwise(lines) if _is_of_size(one, other)
     )
     middle = sorted(lines, key=lambda line: line.size)[len(lines) // 2]
-    # If the line of median size has no height (damaged document), no line is of similar size: use all lines.
+    # In a damaged document the median line may have no height, so that no line is of similar size: use all lines.
     usual = [line for line in lines if _is_of_size(line, middle)] or lines
     lefts, rights = sorted(line.left for line in usual), sorted(line.right for line in usual)
     pitch = pitches[len(pitches) // 3] if pitches else _USUAL_PITCH
@@ -251,7 +251,7 @@ def _heading_level(line: _Placed, regions: Sequence[Region]) -> int:
 
 
 def _flows_on(before: _Placed, line: _Placed, column: _Column) -> bool:
-    """Whether a slightly larger line continues the line above it, which is full and ends no sentence."""
+    """Whether a line in slightly larger letters continues the line above, which is full and ends no sentence."""
     is_like = line.ratio < _LEVELS[1][0] * before.ratio and _pitch(before, line) <= column.pitch + _WIDER_GAP / 2
     return is_like and not _ENDED.search(before.text) and not _is_short(before, line, column)
 
@@ -308,7 +308,7 @@ def _is_chinese_join(one: str, other: str) -> bool:
 
 
 def join_lines(lines: Sequence[str]) -> str:
-    """Join lines of one text: hyphenated words without the hyphen, Chinese lines without a space except after .!?"""
+    """Join the lines of a text. Hyphens at line ends are removed; Chinese gets spaces only after a line's final .!?"""
     parts = [lines[0]] if lines else []
     for one, other in pairwise(lines):
         if _HYPHENATED.search(one) and _LETTER.match(other):

@@ -37,7 +37,7 @@ class JsonText:
         self._output.write(b'"')
 
     def write(self, data: bytes | memoryview, /) -> object:
-        """Append a piece to the string. Raises OSError."""
+        """Append UTF-8 text, escaped, to the JSON string. Raises OSError."""
         return self._output.write(orjson.dumps(str(data, "utf-8"))[1:-1])
 
 
@@ -65,7 +65,7 @@ class JsonList:
         self._count += 1
 
     def copy_to(self, output: Output) -> None:
-        """Write the whole list. Raises OSError."""
+        """Write all appended values to `output` as one JSON list. Raises OSError."""
         self._file.seek(0)
         output.write(b"[")
         shutil.copyfileobj(self._file, output, _COPIED_BYTES)

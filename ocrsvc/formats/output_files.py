@@ -24,8 +24,9 @@ UNNAMED: Final = "document"
 _MAX_NAME_BYTES: Final = 150
 _MAX_SENT_CHARACTERS: Final = 1000
 _PATH_SEPARATORS: Final = re.compile(r"[/\\]")
-# Characters that Windows forbids in file names, and its device names, which it reserves with any extension.
+# Characters that Windows forbids in file names.
 _REFUSED: Final = re.compile(r'[<>:"|?*]')
+# Names of devices, which Windows reserves with any extension.
 _DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
 # Unicode categories to remove from names: control, format (may reverse text), surrogate, private, unassigned, breaks.
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
