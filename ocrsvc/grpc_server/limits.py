@@ -14,17 +14,17 @@ MAX_AGE_S: Final = 300.0
 RECEIVE_BYTES: Final = 1 << 16
 # Size of the output buffer; when it is full, answers wait in their calls, and the server stops reading.
 MAX_UNSENT_BYTES: Final = 1 << 18
-# Seconds and bytes for which a closing connection is still read, because a TCP reset could lose the last response.
+# A closing connection is still read for LINGER_S or LINGER_BYTES, because a TCP reset could lose the last response.
 LINGER_S: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
 # Longest wait for the ping's acknowledgement before the last GOAWAY is sent.
 GOAWAY_PING_S: Final = 2.0
-# A client must read its answers at the minimum average rate, after a grace period.
+# After STALL_GRACE_S, a client must have read its answers at MIN_BYTES_PER_S or faster on average.
 STALL_GRACE_S: Final = 10.0
 MIN_BYTES_PER_S: Final = 1000.0
 
-# Per loop iteration, the frames of all connections together are handled for ROUND_S, those of one connection for TURN_S
-# at most and MIN_TURN_S at least.
+# Time for handling frames in one iteration of the event loop: ROUND_S for all connections together, and between
+# MIN_TURN_S and TURN_S for one connection.
 TURN_S: Final = 0.02
 MIN_TURN_S: Final = 0.001
 ROUND_S: Final = 0.02
@@ -34,7 +34,7 @@ CHECK_S: Final = 0.25  # interval between checks of time limits
 MAX_STREAMS: Final = 100
 STREAM_WINDOW: Final = 4 << 20
 CONNECTION_WINDOW: Final = 16 << 20
-# Longest frame: it is buffered until it is complete, and h2 copies it several times, faster in the CPU's cache.
+# Longest frame. Frames are buffered until complete, and h2 copies them several times: these fit into the CPU's cache.
 MAX_FRAME: Final = 1 << 15
 MAX_HEADERS: Final = 1 << 15
 # CONTINUATION frames per header block; the largest allowed block fits into 2 frames of the usual size.
