@@ -125,7 +125,7 @@ def _add_headers(response: Response, failure: OcrsvcError) -> None:
     elif isinstance(failure, RouterRefused) and failure.allow:
         response.headers["Allow"] = failure.allow
     if response.status_code == 401:
-        # Add two WWW-Authenticate headers, because browsers expect one per scheme.
         wrong = ', error="invalid_token"' if isinstance(failure, KeyRefused) else ""
+        # Add two WWW-Authenticate headers, because browsers expect one per scheme.
         response.headers.add("WWW-Authenticate", f'Bearer realm="ocrsvc"{wrong}')
         response.headers.add("WWW-Authenticate", 'Basic realm="ocrsvc", charset="UTF-8"')
