@@ -41,7 +41,10 @@ def open_gif(raw: bytes) -> EncodedImage:
 
 
 def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
-    """Read the first page or that at offset `page`; Pillow applies orientation. Raises BrokenImage, ImageTooLarge."""
+    """Read the page whose directory is at byte `page`, by default the first; Pillow applies its orientation.
+
+    Raises BrokenImage, ImageTooLarge.
+    """
 
     def open_image() -> TiffImageFile:
         return TiffImageFile(io.BytesIO(raw if page is None else begin_with(raw, page)))
@@ -65,13 +68,13 @@ def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
         with suppress(KeyError, TypeError, ValueError):
             across, down = map(float, image.info["dpi"])
             dpi = across, down
-    # Pillow's copy of the file and, for a page, the copy by `begin_with`.
+    # Pillow copies the file; if `page` is given, `begin_with` makes another copy.
     copied = len(raw) * (1 if page is None else 2)
     return EncodedImage("tiff", width, height, read, bytes_per_pixel=(need, need), copied_bytes=copied, dpi=dpi)
 
 
 def _bytes_per_pixel(image: TiffImageFile) -> int:
-    """Peak bytes per pixel: Pillow's samples (twice while it turns them) and the samples converted from them."""
+    """Peak bytes per pixel: Pillow's samples (two copies while it turns the page), and the samples made from them."""
     if image.mode in ("I", "F"):
         return 3 * 4 + 1
     if image.mode.startswith("I;16"):

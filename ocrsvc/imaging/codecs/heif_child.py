@@ -21,7 +21,7 @@ _BAND_PIXELS: Final = 1 << 18
 
 
 def _answer(decode: Callable[[bytes, mmap.mmap], tuple[int, int, int]], file: int, canvas: int) -> str:
-    """Decode the file onto the canvas; `decode` returns width, height and channels."""
+    """Decode the file onto the canvas; returns the answer line. `decode` returns width, height and channels."""
     with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as shared:
         raw = bytes(shared)
     try:
@@ -64,7 +64,7 @@ def main() -> None:
     import pi_heif.options
     from PIL import AvifImagePlugin, TiffImagePlugin  # noqa: F401  `serve` ends imports, and Pillow reads EXIF as TIFF
 
-    # Decode in one thread, and only the primary image.
+    # Decode in one thread, and skip thumbnails, depth maps and auxiliary images.
     AvifImagePlugin.DEFAULT_MAX_THREADS = pi_heif.options.DECODE_THREADS = 1
     pi_heif.options.THUMBNAILS = pi_heif.options.DEPTH_IMAGES = pi_heif.options.AUX_IMAGES = False
     decoders = {"heic": _decode_heic, "avif": _decode_avif}

@@ -105,7 +105,7 @@ def _note_frame(header: JpegHeader, marker: int, body: bytes) -> None:
     header.has_scans = marker in PROGRESSIVE_MARKERS
     if depth != 8:
         raise UnsupportedImage(f"This JPEG has {depth} bits per sample.", "Send a JPEG of 8 bits, or a PNG.")
-    # A component has three bytes: name, sampling factors (across, down), table. libjpeg's coefficients have two bytes.
+    # Three bytes per component: name, sampling factors (across, down), table. libjpeg needs two bytes per coefficient.
     components = body[FRAME_BYTES : FRAME_BYTES + 3 * header.components]
     sides = [(sampling >> 4, sampling & 15) for sampling in components[1::3]]
     finest = max((across for across, _ in sides), default=1) * max((down for _, down in sides), default=1)

@@ -12,7 +12,7 @@ from ocrsvc.imaging.pdf.characters import Flags, Indices, Numbers
 from ocrsvc.imaging.pdf.page_look import RuleFinder
 from ocrsvc.imaging.pdf.runs import AFTER_BLANK, AFTER_GUESS, AFTER_NOTHING, IN_OBJECT, Level
 
-# The first seven constants are distances in ems.
+# The constants up to _FURTHEST_ROW are distances in ems.
 _WORD: Final = 0.12  # narrowest gap between words, in ems
 _LETTERS: Final = 0.25  # widest gap, in ems, between letters of a word that the file positions one by one
 _LEAST: Final = 0.4  # narrowest gap, in ems, between columns in files without space characters
@@ -43,37 +43,32 @@ _MARKER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Whites:
-    """Gaps between successive characters of a row, `before` and `after`, in pixels; `line` is the line of `before`.
+    """The gaps between successive characters of rows, as arrays; lengths are in pixels."""
 
-    `is_parted`: another line begins after the gap; `may_part`: the gap separates columns if it lines up with others;
-    `is_wide`: clearly wider than other gaps of its line; `is_ruled`: a ruled line stands in it. `end` is where the text
-    from this gap to the next possible separator ends, and `is_number` whether that text is mostly digits.
-    """
-
-    before: Indices
-    after: Indices
+    before: Indices  # the character before the gap
+    after: Indices  # the character after it
     left: Numbers
     right: Numbers
     em: Numbers
     row: Indices
-    line: Indices
-    is_parted: Flags
-    may_part: Flags
-    is_wide: Flags
-    is_ruled: Flags
-    end: Numbers
-    is_number: Flags
+    line: Indices  # the line of the character before the gap
+    is_parted: Flags  # another line begins after the gap
+    may_part: Flags  # the gap separates columns if it lines up with gaps of other rows
+    is_wide: Flags  # clearly wider than other gaps of its line
+    is_ruled: Flags  # a ruled line stands in the gap
+    end: Numbers  # right end of the text between this gap and the next that may separate columns
+    is_number: Flags  # whether that text is mostly digits
 
 
 @dataclass(slots=True)
 class _Channel:
-    """Aligned gaps of successive rows: the x range common to all, the gaps' indices, rows since the last (`passed`)."""
+    """Aligned gaps of successive rows, which may separate two columns; `left` to `right` is common to all of them."""
 
     left: float
     right: float
-    base: float
-    whites: list[int]
-    passed: int = 0
+    base: float  # baseline of the last gap's row
+    whites: list[int]  # indices of the gaps
+    passed: int = 0  # rows without such a gap since the last one
 
 
 def part_columns(level: Level, line_of: Indices, codes: Sequence[int], find_ruled: RuleFinder | None) -> Indices | None:
@@ -93,7 +88,7 @@ def part_columns(level: Level, line_of: Indices, codes: Sequence[int], find_rule
 
 
 def _in_rows(level: Level, line_of: Indices) -> tuple[Indices, Indices, Numbers]:
-    """The characters that belong to lines, sorted by row and left side; the row of each; each row's baseline."""
+    """Indices of the characters in lines, sorted by row and left side; their rows; and each row's baseline."""
     chosen = np.flatnonzero(line_of >= 0)
     numbers = line_of[chosen]
     count = np.maximum(np.bincount(numbers), 1)
@@ -116,7 +111,7 @@ def _find_whites(
     find_ruled: RuleFinder | None,
 ) -> _Whites:
     order, rows = in_rows
-    # A Chinese character is as wide as its em square, because the blank space beside a comma is no gap.
+    # Count a Chinese character as wide as its em square: the blank part of a comma's square is no gap.
     right, left = level.taken[order], np.where(level.is_cjk, np.minimum(level.left, level.start), level.left)[order]
     far = 2 * float(np.abs(right).max(initial=0) + np.abs(left).max(initial=0)) + 1
     reach = np.maximum.accumulate(right + far * rows) - far * rows
@@ -163,7 +158,7 @@ def _find_whites(
 def _behind(
     at: Indices, usable: Indices, reach: Numbers, rows: Indices, codes: Sequence[int], order: Indices
 ) -> tuple[Numbers, Flags]:
-    """The right end of the text after each `usable` gap, and whether it is mostly digits; for other gaps 0 and False.
+    """Where the text between each `usable` gap and the next one ends, and whether it is mostly digits; else 0, False.
 
     `at` holds the position in `order` of the last character before each gap.
     """
@@ -235,7 +230,7 @@ def _is_column(channel: _Channel, whites: _Whites) -> bool:
 
 
 def _has_edge(channel: _Channel, whites: _Whites) -> bool:
-    """Whether the texts left of the gaps end at one x, or those on their right begin (numbers also: end) at one x."""
+    """Whether the texts before the gaps have aligned ends, or those after them aligned starts (numbers: or ends)."""
     near = _SAME_EDGE * float(np.median(whites.em[channel.whites]))
     sides = [whites.left[channel.whites], whites.right[channel.whites]]
     if whites.is_number[channel.whites].mean() >= _MOSTLY:

@@ -34,7 +34,7 @@ def without_text(image: Image, own: OwnText) -> Image:
 
 
 def merge_text(page: Page, own: OwnText) -> Page:
-    """Merge the text layer into the page that the engine read without it, in reading order."""
+    """Add the text layer to the page that the engine read from an image without that text; sort in reading order."""
     if not own.lines:
         return page
     lines = [*own.lines, *_uncovered(page, own)]

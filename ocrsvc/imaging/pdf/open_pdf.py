@@ -102,7 +102,7 @@ class Pdf:
         return np.asarray(drawn, np.uint8)
 
     def count_characters(self, number: int, check: Check) -> int:
-        """Count a page's characters for `characters`. Raises BrokenImage beyond MAX_CHARACTERS or TEXT_LIMIT_S."""
+        """Load a page's text and count its characters. Raises BrokenImage beyond MAX_CHARACTERS or TEXT_LIMIT_S."""
         (answer,) = self._ask(f"text {number}", f"The text of page {number}", check, "characters", 1, TEXT_LIMIT_S)
         count = int(answer)
         if count > MAX_CHARACTERS:
@@ -113,7 +113,7 @@ class Pdf:
         return count
 
     def characters(self, number: int, count: int, frame: PageFrame, check: Check) -> tuple[PageCharacters, Pixels]:
-        """The characters of the page that `count_characters` opened, and its small gray drawing, sized by `frame`."""
+        """The characters of the page that `count_characters` loaded, and a small gray drawing; `frame` has its size."""
         text_bytes, small_bytes = room_bytes(count), frame.small_width * frame.small_height
         self._grow_canvas(text_bytes + small_bytes)
         sides = (frame.width, frame.height, frame.small_width, frame.small_height)

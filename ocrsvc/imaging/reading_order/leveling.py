@@ -11,7 +11,7 @@ SURE = 4.0  # smaller changes of slant over the page, in standard errors, count 
 
 
 def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Level the corners (N, 4, 2) of left-to-right lines; `others` are leveled, too, without affecting the slant."""
+    """Level the corners (N, 4, 2) of left-to-right lines; `others` get the same correction, but do not affect it."""
     count = len(quads)
     quads = quads if others is None else np.concatenate([quads, others])
     if count < 2:
@@ -28,7 +28,7 @@ def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None =
         points = points - middle
         a, b, c = _slope_plane(points[:count])
         if c:
-            # Lines follow curves of slope a + b x + c y; replace each y by the y of its curve at x = 0.
+            # Lines are curves of slope a + b x + c y: replace each point's y by the y where its curve crosses x = 0.
             x, y = points[..., 0], points[..., 1]
             points[..., 1] = ((a + b * x + c * y + b / c) * np.exp(-c * x) - b / c - a) / c
         points = points + middle
@@ -36,7 +36,7 @@ def level_quads(quads: NDArray[np.float32], others: NDArray[np.float32] | None =
 
 
 def _slope_plane(quads: Numbers) -> tuple[float, float, float]:
-    """Fit line slopes as a + b x + c y by least squares over long lines; all 0 if the change is not significant."""
+    """Fit a + b x + c y to the slopes of long lines by least squares; all 0 if the slopes do not clearly change."""
     reading = (quads[:, 1] - quads[:, 0] + quads[:, 2] - quads[:, 3]) / 2
     height = np.abs(quads[:, 3, 1] - quads[:, 0, 1])
     long = (reading[:, 0] > LONG * height) & (np.abs(reading[:, 1]) < 0.2 * np.abs(reading[:, 0]))

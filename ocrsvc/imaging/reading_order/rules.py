@@ -58,7 +58,7 @@ def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: floa
     beside = np.minimum(gray[:, : -2 * reach], gray[:, 2 * reach :])
     darker = cv2.subtract(beside, gray[:, reach:-reach])
     spots = (darker >= CONTRAST).view(np.uint8)
-    # Widen by one pixel per side to follow slanted rules, and close the one-row gaps where other rules cross.
+    # Widen spots by one pixel per side, to follow slanted rules; then fill gaps of one row, made by crossing rules.
     wide = cv2.dilate(spots, np.ones((1, 3), np.uint8))
     closed = cv2.morphologyEx(wide, cv2.MORPH_CLOSE, np.ones((3, 1), np.uint8))
     runs = cast(Mask, cv2.morphologyEx(closed, cv2.MORPH_OPEN, np.ones((max(2, round(SAMPLES)), 1), np.uint8)))

@@ -134,7 +134,7 @@ def _with_open_edges(borders: Borders, covered: Mask, reach: float) -> Borders:
 
 
 def _coverage(mask: Mask, borders: Borders, across: Borders, near: int) -> Borders:
-    """The ruled share of each horizontal border between neighbouring x in `across`: (borders, len(across) - 1)."""
+    """(borders, len(across) - 1) ruled share of each horizontal border from one x of `across` to the next."""
     limits = np.rint(across).astype(int).clip(0, mask.shape[1])
     shares = np.empty((len(borders), len(across) - 1))
     for number, border in enumerate(np.rint(borders).astype(int).tolist()):
@@ -144,7 +144,7 @@ def _coverage(mask: Mask, borders: Borders, across: Borders, near: int) -> Borde
 
 
 def _merged_cells(below: NDArray[np.bool_], beside: NDArray[np.bool_]) -> Iterator[Span]:
-    """Yield a grid's cells, row by row; walls lie `below` (rows - 1, columns) and `beside` (rows, columns - 1) them."""
+    """Yield a grid's cells by row. Walls: `below` positions (rows - 1, columns), `beside` them (rows, columns - 1)."""
     height, width = beside.shape[0], below.shape[1]
     is_taken = np.zeros((height, width), bool)
     for row, column in np.ndindex(height, width):
