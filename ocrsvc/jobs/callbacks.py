@@ -35,7 +35,7 @@ _FIRST_PAUSE_S: Final = 5.0
 _MAX_PAUSE_S: Final = 3600.0
 # Largest random addition to a pause, as a fraction, so that messages that failed together are spread.
 _JITTER: Final = 0.2
-# Largest number of waiting messages about expired jobs, and how long each is kept.
+# At most _MAX_EXPIRED messages about expired jobs wait to be sent, and each at most _EXPIRED_S.
 _MAX_EXPIRED: Final = 1000
 _EXPIRED_S: Final = 86_400.0
 # State in messages about jobs that were removed, but not by their owner.
@@ -46,7 +46,7 @@ _BASE64_PREFIX: Final = "whsec_"
 _MIN_SECRET_CHARS: Final = 16
 
 # Callers take turns; each has at most `max_of_caller` messages in flight, and at most one to each host. Times after
-# `far_s` count as past: the system clock was set back.
+# `far_s` are from before the system clock was set back, and count as past.
 _NEXT: Final = """
 WITH sending AS (SELECT caller, host FROM callback WHERE sending_until_s > :now_s AND sending_until_s < :far_s),
      turns AS (SELECT caller, max(turn) AS last_turn FROM callback GROUP BY caller)
@@ -57,8 +57,8 @@ WHERE state = 'waiting' AND (expired IS NOT NULL OR is_done) AND NOT (due_at_s >
   AND (callback.caller, host) NOT IN (SELECT caller, host FROM sending)
 ORDER BY last_turn, due_at_s, callback.rowid LIMIT 1"""
 
-# Delete the oldest messages about expired jobs of the callers that have the most, so that a caller whose host is dead
-# cannot displace others' messages.
+# Beyond a limit, deletes messages about expired jobs: the oldest ones of the callers with most such messages, so that a
+# caller whose host is dead displaces only its own.
 _DROP_MOST: Final = """
 DELETE FROM callback WHERE job_id IN (SELECT job_id FROM (
   SELECT job_id, row_number() OVER (PARTITION BY caller ORDER BY expired_at_s DESC, rowid DESC) AS place
@@ -174,7 +174,7 @@ class CallbackSender:
             return False
         except Exception as error:  # noqa: BLE001  counts as a failed try
             if not (due.expired or self._job(due).is_there()):
-                # The job was removed while its message was sent: count no try, as the next message reports the expiry.
+                # The job expired while its callback was sent: count no try, because another message will report that.
                 return True
             if not isinstance(error, OcrsvcError):
                 LOGGER.error("the callback of job %s cannot be sent", due.job_id, exc_info=loggable_error(error))
@@ -205,7 +205,7 @@ class CallbackSender:
         return due
 
     def _send(self, due: _Due) -> int:
-        """Send a message; returns the response's status. Raises as `post`, and what reading the job raises."""
+        """Send a callback; returns the response's HTTP status. Raises the errors of `post` and of reading the job."""
         message_id, body = f"msg_{due.job_id}_{_EXPIRED}", due.expired
         if body is None:
             job, message_id = self._job(due), f"msg_{due.job_id}"

@@ -53,9 +53,9 @@ _WRITTEN_BYTES: Final = 1 << 18
 _KEPT: Final = "WITH kept AS (SELECT * FROM job WHERE id NOT IN (SELECT value FROM json_each(:gone)))"
 _FITS: Final = """
 SELECT count(*) + (:document = '') <= :max_jobs AND total(bytes) + :size <= :max_bytes FROM kept"""
-# Selects the next job to remove. `shares` is what a caller holds as a multiple of its fair share, `needed` the same
-# with the new document. Order of removal (`turn`): 1 the caller's own finished jobs; 2 finished and 3 other jobs of the
-# caller that holds most; 4 finished jobs of any caller.
+# Selects the next job to remove. `shares` is what a caller stores as a multiple of its fair share, `needed` the same
+# once the new document is added. Order of removal (`turn`): 1 finished jobs of the caller that adds the document; 2
+# finished and 3 other jobs of the caller that stores most; 4 finished jobs of any caller.
 _NEXT: Final = """,
   caller AS (SELECT caller FROM kept UNION SELECT :caller),
   share AS (SELECT max(1, :max_jobs / count(*)) AS jobs, max(1, :max_bytes / count(*)) AS bytes FROM caller),
@@ -139,7 +139,7 @@ class JobStore:
         return job
 
     def make_file(self, job: Job, name: str, write: Callable[[IO[bytes]], object]) -> Path:
-        """Write a result file of a job; returns its path. Raises as `write`, FileNotFoundError if it was deleted."""
+        """Write a result file of a job; returns its path. Raises as `write`, FileNotFoundError for a deleted job."""
         with self._beside() as beside:
             made = beside / "file"
             with made.open("wb", buffering=_WRITTEN_BYTES) as output:
@@ -164,18 +164,18 @@ class JobStore:
         return [job for (name,) in self.database.rows(sql, *values) if (job := self._job(name)).is_there()]
 
     def clear(self, job: Job, why: str = "deleted") -> None:
-        """Remove a job, even while it is read; unless its owner deleted it, a callback reports the expiry."""
+        """Remove a job, even while it is read. Unless `why` is "deleted", a callback reports that the job expired."""
         with self.database.transaction() as connection:
             self._remove(connection, job.id, why)
 
     def sweep(self, boot: str | None = None) -> None:
-        """Remove expired jobs and files of dead processes. At the start pass `boot`, the machine's boot id."""
+        """Remove expired jobs and files of dead processes. When the service starts, pass the machine's boot id."""
         for path in self._paths(_BESIDE):
             if boot is not None or not Path("/proc", path.name[1:].partition("-")[0]).exists():
                 shutil.rmtree(path, ignore_errors=True)
         self.database.check()
         with self.database.transaction() as connection:
-            # A reboot resets monotonic time: convert arrival times to it once, so that later clock changes do no harm.
+            # A reboot resets the monotonic clock: convert arrival times once, so that wall clock changes do no harm.
             if boot is not None and not connection.execute("SELECT 1 FROM fact WHERE value = ?", [boot]).fetchone():
                 connection.execute("UPDATE job SET came_s = ? - max(0, ? - came_at_s)", (self.clock(), self.wall()))
                 connection.execute("INSERT OR REPLACE INTO fact VALUES ('boot', ?)", [boot])
@@ -226,7 +226,7 @@ class JobStore:
             self._remove(connection, name, "expired")
 
     def _remove(self, connection: sqlite3.Connection, name: str, why: str) -> None:
-        """Remove a job's folder, then its row; another process may have removed either."""
+        """Remove a job's folder, then its row; either may be missing, because another process has removed it."""
         job = self._job(name)
         if why != "deleted" and job.is_there():
             leave_message(connection, job, self.wall())
@@ -238,7 +238,7 @@ class JobStore:
         connection.execute("DELETE FROM job WHERE id = ?", [name])
 
     def _match_rows(self, connection: sqlite3.Connection, *, only_new: bool = True) -> None:
-        """Insert missing rows for job folders, and remove rows without a folder."""
+        """Insert rows for job folders without one, and remove rows without a folder; `only_new` keeps other rows."""
         known, paths = {name for (name,) in connection.execute("SELECT id FROM job")}, self._paths(_ID)
         for path in paths:
             if path.name in known and only_new:
@@ -288,7 +288,7 @@ class JobStore:
 
 
 def displaced(connection: sqlite3.Connection, need: Mapping[str, object]) -> list[str] | None:
-    """The jobs to remove so that `need["size"]` more bytes of the caller fit; None if they cannot. See `_make_room`."""
+    """Ids of jobs to remove so that the caller may add `need["size"]` bytes; None if it may not. See `_make_room`."""
     gone: list[str] = []
     while True:
         values = {**need, "gone": orjson.dumps(gone).decode()}

@@ -22,7 +22,7 @@ class StorageThreads:
         self.threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(count)]
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads, which call `step` until `stop`."""
         for thread in self.threads:
             thread.start()
 
