@@ -45,11 +45,11 @@ _MAX_BAD: Final = 100  # largest number of unusable versions that are logged
 
 @dataclass(slots=True)
 class _Failed:
-    """Failed loads of a version in this worker: all, those by the version's fault, and the time of the next try."""
+    """The failed loads of one version in this worker."""
 
-    tries: int = 0
-    own_fault: int = 0
-    retry_at_s: float = 0.0
+    tries: int = 0  # all failed loads
+    own_fault: int = 0  # those that the version itself caused
+    retry_at_s: float = 0.0  # time of the next try
 
 
 class VersionSwitch:
@@ -89,7 +89,7 @@ class VersionSwitch:
         return any(self._is_model_behind(catalogue, model) for model in self._models(catalogue))
 
     def _models(self, catalogue: Catalogue) -> list[Model]:
-        """The models with loaded versions."""
+        """The catalogue's models of which this worker has loaded a version."""
         names = {version.name for version in self._loaded.versions()}
         return [catalogue.models[name] for name in names if name in catalogue.models]
 
@@ -191,7 +191,7 @@ class ModelWatcher:
         self._proving, self._switching = _Background("models-proof"), _Background("models-switch")
 
     def start(self) -> None:
-        """Start watching."""
+        """Start the thread that watches the repository."""
         self._thread.begin(self._run)
 
     def stop(self) -> None:
@@ -294,7 +294,7 @@ class _Background:
         self._thread: threading.Thread | None = None
 
     def begin(self, call: Callable[[], object]) -> None:
-        """Start a call, unless the last one still runs."""
+        """Start a thread that runs `call`; do nothing while the previous call still runs."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=call, name=self._name, daemon=True)
             self._thread.start()
