@@ -92,7 +92,7 @@ class Reader(EngineLifecycle):
     def _request(
         self, options: ReadOptions, limit_s: float, context: RequestContext, lease: Lease | None = None
     ) -> ReadRequest:
-        """The state that a request's pages share, for use in a `with` block. Raises as WorkerModels.lease."""
+        """What a request's pages share, such as the leased model; a context manager. Raises as WorkerModels.lease."""
         if context.choice is not None:
             options = context.choice.apply(options)
         request = make_read_request(options, limit_s, context)
@@ -259,7 +259,7 @@ class Reader(EngineLifecycle):
     def _outcomes(
         self, pages: Iterable[Source], request: ReadRequest, *, partial: bool = False
     ) -> list[Reading | OcrsvcError]:
-        """All results as a list. Raises DeadlineExceeded unless `partial`: most formats cannot mark a missing page."""
+        """Collect all results. Raises DeadlineExceeded, or with `partial` keeps it as the result of unread pages."""
         collected: list[Reading | OcrsvcError] = []
         with closing(self._each_outcome(pages, request)) as outcomes:
             for outcome in outcomes:
