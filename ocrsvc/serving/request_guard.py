@@ -215,7 +215,7 @@ class GuardedRequest:
             self._guard.recorder.close(row)
 
     def close(self) -> None:
-        """End the request; as its body did no harm, remove the body from the denylist unless it is refused already."""
+        """End the request, and forget earlier crashes with its body unless they are already enough to refuse it."""
         row, self._row = self._row, None
         self._guard.recorder.close(row)
         if row is not None and self._digest and 0 < self._guard.denylist.crashes(self._digest) < CRASHES:
