@@ -61,7 +61,7 @@ def raise_oom_score() -> None:
     """Let the kernel kill this process first when memory runs out, if the system permits it."""
     with suppress(OSError):
         dumpable = _check(int(_LIBC.prctl(_GET_DUMPABLE, *[ctypes.c_ulong(0)] * 4)))
-        # `forbid_core_dumps` makes root the owner of the file in /proc: temporarily undo that.
+        # After `forbid_core_dumps` this process may not write its files in /proc: undo that for a moment.
         prctl(_SET_DUMPABLE, 1)
         try:
             Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, "ascii")
@@ -199,14 +199,14 @@ acct 163 89, syslog 103 116, personality 135 92, iopl 172 -1, ioperm 173 -1, vha
 """
 # Filters cannot check these calls' arguments in memory: fail with ENOSYS, so that the C library uses older calls.
 _ABSENT: Final = "openat2 437 437, clone3 435 435"
-# Allowed only for this process: the first argument must be its process id, or for _OWN_OR_ZERO its id or 0.
+# Calls allowed only on this process: their first argument must be its process id; for _OWN_OR_ZERO it may also be 0.
 _OWN: Final = "kill 62 129, tgkill 234 131"
 _OWN_OR_ZERO: Final = (
     "sched_setaffinity 203 122, sched_setscheduler 144 119, sched_setparam 142 118, sched_setattr 314 274"
 )
 # Only queries are allowed: the third argument, a pointer to a new limit, must be null.
 _LIMIT: Final = "prlimit64 302 261"
-# Files may be opened only without the flags in _CHANGES, which are the second argument of open, the third of openat.
+# Files may be opened only without the flags in _CHANGES. Flags are the second argument of open, the third of openat.
 _OPEN: Final = "open 2 -1"
 _OPENAT: Final = "openat 257 56"
 _CHANGES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -216,7 +216,7 @@ _THREAD: Final = 0x10000
 
 _PR_SET_SECCOMP: Final = 22
 _MODE_FILTER: Final = 2
-# Instructions of classic BPF: load a word of the system call, compare and jump, return an action.
+# Opcodes of classic BPF, down to _ANSWER: load a word of the system call, compare and jump, return an action.
 _LOAD: Final = 0x20
 _JUMP_EQUAL: Final = 0x15
 _JUMP_AT_LEAST: Final = 0x35
