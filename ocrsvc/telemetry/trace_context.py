@@ -7,7 +7,7 @@ import re
 import time
 from dataclasses import dataclass
 
-# Ids need no `secrets`, whose os.urandom takes 12 us for the five ids of a request. Python reseeds after a fork.
+# Ids may be predictable: the module `secrets` would take 12 us per request. Python reseeds `random` after a fork.
 from random import getrandbits
 from typing import Final
 

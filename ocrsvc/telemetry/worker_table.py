@@ -1,7 +1,7 @@
 """The state of all workers, in shared memory that the arbiter creates and every worker inherits by fork.
 
-It has one head, and one entry per living worker. The arbiter allocates and frees entries and grants replacements; a
-worker writes its own measurements. Each field is written by one aligned 8-byte store, so that no lock is needed and a
+It has one Head, and one WorkerEntry per living worker. The arbiter allocates and frees entries and grants replacements;
+a worker writes its own measurements. Each field is written by one aligned 8-byte store, so that no lock is needed and a
 killed worker leaves no half-written number.
 """
 
