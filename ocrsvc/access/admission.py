@@ -24,7 +24,7 @@ BLOCK: Final = 16
 """Number of requests, or of pages, that are reserved from the store at once, as a block."""
 
 SPARE: Final = 4
-"""A block is reserved only if at least this many times its size is left of the limit."""
+"""A block is reserved only if at least this many times the block's size is left of the limit."""
 
 _PLACE_IN_NEED: Final[Mapping[LimitName, int]] = {"concurrency": 0, "requests": 1, "pages-a-day": 2, "pages-a-month": 2}
 _NO_LIMITS: Final = KeyLimits()
@@ -35,24 +35,25 @@ _LIMIT_S: Final = 1.0
 
 
 class KeyReservation:
-    """One worker's reservation of one key. Any thread may call; calls to the store are made one at a time."""
+    """What one worker has reserved of one key's limits. For any thread; calls to the store are made one at a time."""
 
     def __init__(self, store: KeyStore, block: CountBlock, name: str, monotonic: Callable[[], float]) -> None:
         self._store, self._block, self._name, self._monotonic = store, block, name, monotonic
         self._lock = threading.Lock()
-        # `_held` is reserved in the store; open requests use `_requests` and `_pages` of it, and `_counted` pages are
-        # counted but not sent to the store yet. The rest is free for the next request.
+        # `_held`: what the store has reserved for this worker and key. Open requests use `_requests` and `_pages`;
+        # `_counted` pages were read, but not reported to the store yet. The next request may use the rest of `_held`.
         self._held = Hold()
         self._requests = self._pages = self._counted = 0
         self._tokens = 0
-        # Monotonic times, per field of Need and for all, until which only what is needed is reserved, not a block.
+        # Monotonic times until which no block is reserved because little is left: per field of Need; and for the key.
         self._single_until_s = [-_SCARCE_S] * len(Need())
         self._scarce_until_s = -_SCARCE_S
 
     def take(self, limits: KeyLimits, day: str, need: Need) -> bool:
-        """Reserve what a request needs; True if little of a limit is left: then the request must release the rest.
+        """Reserve what a request needs; returns whether little of a limit is left.
 
-        Raises LimitReached, having reserved nothing, and KeysUnavailable.
+        If so, the request must release unused pages at its end. Raises LimitReached, with nothing reserved, and
+        KeysUnavailable.
         """
         self._acquire()
         try:
@@ -70,7 +71,7 @@ class KeyReservation:
             self._lock.release()
 
     def finish(self, reserved: Need, pages: int, day: str) -> bool:
-        """End a request that had `reserved`, and count its pages; False, without effect, if the block is full."""
+        """End a request that had `reserved`, and count its pages; False, without effect, if shared memory is full."""
         with self._lock:
             if pages and not self._block.add(self._name, day, pages):
                 return False
@@ -85,7 +86,7 @@ class KeyReservation:
             return
         self._acquire()
         try:
-            # Send only this key's pages, under its lock: `_counted` must stay the number of its pages not in the store.
+            # Send only this key's pages, holding its lock, so that `_counted` stays the number of its unsent pages.
             for one in self._block.unsettled(self._name) if self._counted else ():
                 left = max(0, self._counted - one.pages)
                 hold = Hold(self._requests, self._pages + left)
@@ -113,7 +114,7 @@ class KeyReservation:
         )
 
     def _take_block(self, limits: KeyLimits, day: str, missing: Need) -> bool:
-        """Reserve what is missing, in blocks while much of a limit is left; False if little is left."""
+        """Reserve what is missing, and a block in advance; False, with nothing reserved, if little is left."""
         now_s = self._monotonic()
         while True:
             parts = zip(missing, self._single_until_s, strict=True)
@@ -148,7 +149,7 @@ class WorkerReservations:
     def refresh(self) -> bool:
         """Every 0.25 s: send counted pages of this worker, and of dead workers that were not replaced, to the store.
 
-        Returns False, having done nothing, while another process holds this worker's slot. Raises KeysUnavailable.
+        Returns False, having done nothing, while another process has this worker's slot locked. Raises KeysUnavailable.
         """
         if not self._is_claimed:
             if not self._block.claim():

@@ -91,7 +91,7 @@ def revoke_key(store: KeyStore, name: str, now_s: float) -> None:
 
 
 def rotate_key(store: KeyStore, name: str, grace_s: float, now_s: float) -> str:
-    """Give a key a new secret, which is returned; older ones are accepted for another `grace_s`."""
+    """Give a key a new secret, and return it; its older secrets are accepted for another `grace_s`."""
     key = key_named(store, name)
     if not key.entry.is_valid(now_s):
         raise OperatorError(f"The key {name} has expired.", "Add it again.")
