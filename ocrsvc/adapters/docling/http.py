@@ -35,7 +35,7 @@ _MAX_WAITING: Final = 2
 
 
 class _UnknownJob(OcrsvcError, status=404, code="task_unknown", title="No such task"):
-    """No job has this id, or it has not ended."""
+    """No job has this id, or the job has not ended."""
 
 
 def make_docling(context: AdapterContext) -> Blueprint:

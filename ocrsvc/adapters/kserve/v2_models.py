@@ -30,7 +30,7 @@ Node = dict[str, Any]
 
 
 class _Named(Protocol):
-    """An input of a request, over HTTP or gRPC."""
+    """An input tensor of an inference request, in the form that HTTP or gRPC gives it."""
 
     name: str
 
@@ -69,7 +69,7 @@ def _versions_of(model: OcrModel, name: str) -> str:
 
 
 def server_metadata(*, has_repository: bool = False) -> Node:
-    """The server's name, version and protocol extensions; with a model repository, they include its extension."""
+    """The server's name, version and protocol extensions; a model repository adds `unload_dependents`."""
     extensions = [*_EXTENSIONS, *(("model_repository(unload_dependents)",) if has_repository else ())]
     return {"name": "ocrsvc", "version": __version__, "extensions": extensions}
 
@@ -122,7 +122,7 @@ def statistics_of(model: OcrModel, name: str, version: str) -> Node:
 
 
 def model_statistics(series: Series) -> Node:
-    """The statistics of the single model."""
+    """The statistics of the only model of a service without a repository."""
 
     def duration(key: Key) -> Node:
         *counts, seconds = series.get(key, (0.0,))
@@ -170,7 +170,7 @@ def _statistics(model: ServedModel, success: Node, fail: Node, stages: list[Node
 
 
 def load_model(model: OcrModel, name: str, parameters: Iterable[str], caller: Callable[[], Caller]) -> None:
-    """Load a model of the repository. Raises as `ModelOperations.load`; NotOffered if the request has its own model."""
+    """Load a model of the repository. Raises as `ModelOperations.load`; NotOffered if the request contains a model."""
     if model.operations is None:
         find_model(model, name)
         return
@@ -192,7 +192,7 @@ def unload_model(model: OcrModel, name: str, caller: Callable[[], Caller]) -> No
 
 
 def _repository_name(model: OcrModel, name: str) -> str:
-    """The model's name in the repository. Raises UnknownModel if it has no version, valid or damaged."""
+    """The model's name in the repository. Raises UnknownModel if it has no version there, not even a damaged one."""
     repository_name = model.repository_name(name)
     if not model.status(repository_name):
         raise UnknownModel(f"failed to load '{name[:100]}', no such model in the repository")
@@ -201,10 +201,10 @@ def _repository_name(model: OcrModel, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """A request: images, or PaddleX's JSON, in a tensor of shape `batch`; empty `outputs` request all outputs.
+    """An inference request. `elements` of its input tensor, of shape `batch`, are image files or PaddleX's JSON.
 
-    The element of an input with the datatype UINT8 is the image file that `tensors.pixels_to_file` made; `language` is
-    the text in the input `lang_type`.
+    If `datatype` is UINT8, `tensors.pixels_to_file` made the image file from the pixels sent. Empty `outputs` request
+    all outputs; `language` is the text in the input `lang_type`.
     """
 
     name: str
@@ -217,7 +217,7 @@ class InferRequest:
 
 
 def split_inputs(inputs: Sequence[T]) -> tuple[T, T | None]:
-    """A request's one input, and its input `lang_type` if there is one. Raises BadTensor."""
+    """A request's image input, and its input `lang_type` if it has one. Raises BadTensor."""
     languages = [tensor for tensor in inputs if tensor.name == LANGUAGE]
     others = [tensor for tensor in inputs if tensor.name != LANGUAGE]
     if not others:

@@ -22,7 +22,7 @@ OPTION_NAMES: Final = (
     *("rotate", "detect", "upright_boxes", "max_side", "min_confidence"),
     *("decoder", "unwarp", "spaces", "region", "mask"),
 )
-"""The reading options that affect the tensors, which have no words, tables and layout."""
+"""The reading options that affect the output tensors, which contain no words, tables or layout."""
 
 MODEL_OPTION_NAMES: Final = ("tier", "lang")
 """The options that choose among a repository's models; the model's name is in the request itself."""
@@ -36,7 +36,7 @@ MAX_DIGITS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model version that serves; `numbers` are the model's available versions, `option` is the value of `model`."""
+    """A model version that serves. `numbers`: the model's available versions; `option`: value of the option `model`."""
 
     name: str
     number: int

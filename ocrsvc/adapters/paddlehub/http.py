@@ -55,7 +55,7 @@ MODULES: Final[Mapping[str, Callable[[Sequence[Sequence[Line]]], list[Items]]]] 
     # All images share one list, because each image is one line of text.
     "ocr_rec": lambda pages: [[_to_text(lines) for lines in pages]],
 }
-"""By module, the function that converts the lines of all images to the response's `results`."""
+"""For each PaddleHub module, the function that converts the lines of all images to the response's `results`."""
 
 
 def _failure(failure: OcrsvcError) -> Response:

@@ -45,7 +45,7 @@ _EXCEPTIONS: Final[Sequence[tuple[type[OcrsvcError], str]]] = (
 def credentials(request: KeyRequest) -> str:
     """The access key id of a signed request. See AdapterEntry.credentials.
 
-    The signature is not verified: that takes the secret access key itself, and a key's secret is stored as a digest.
+    The signature is not verified: that needs the secret access key itself, but only a digest of it is stored.
     """
     signed = _SIGNED_BY.match(request.header("Authorization"))
     return signed[1] if signed else ""

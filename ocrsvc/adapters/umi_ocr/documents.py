@@ -47,7 +47,7 @@ _MAX_NAME_CHARACTERS: Final = 100
 _MAX_CLIENT_NAME_CHARACTERS: Final = 1000
 # Longest name of a document: file systems allow 255 bytes, and result files add a prefix and a suffix.
 _MAX_NAME_BYTES: Final = 230
-# Responses with more bytes of pages than this are large: only a few are made at once, the others wait.
+# Larger responses (in bytes of pages) are made only a few at a time, while others wait.
 _MAX_SHORT_BYTES: Final = 1 << 20
 _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff\\/:*?"<>|]')
 
