@@ -36,7 +36,7 @@ JOB_FIELDS: Final = (*CALLBACK_FIELDS, "format", "name")
 DEFAULT_PAGES: Final = 20
 MAX_PAGES: Final = 100
 MAX_PAGES_BYTES: Final = 8 << 20
-"""A response ends after the page with which it exceeds this size."""
+"""Size limit of a response with pages; the page that exceeds it is still sent."""
 DEFAULT_JOBS: Final = 20
 MAX_JOBS: Final = 100
 

@@ -97,7 +97,7 @@ def _context(options: RequestedOptions) -> RequestContext:
 
 
 def _accepted() -> str:
-    """The format in the header Accept, else JSON. Raises BadOption for a zip: the request must name its formats."""
+    """The format in the header Accept, else JSON. Raises BadOption for zip, which needs the option `format`."""
     if request.environ.get("HTTP_ACCEPT", "*/*") == "*/*":
         return JSON
     names = {JSON_TYPE: JSON} | {form.media_type: name for name, form in output_formats().items()}

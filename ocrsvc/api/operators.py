@@ -1,4 +1,4 @@
-"""Health, readiness, version and API description; metrics and /ops, by default only for the same machine."""
+"""Routes for health, readiness, version and API description; metrics and /ops, by default only for this machine."""
 
 import os
 import platform
@@ -138,7 +138,7 @@ def _name_new_path(response: Response) -> Response:
 
 
 def _who() -> str:
-    """The caller's name in the audit log: its API key, or without one its address."""
+    """The caller in the audit log: the name of its API key, or its address if it has no key."""
     return f"key:{request.key.name}" if request.key is not None else f"address:{request.remote_addr or 'local'}"
 
 
