@@ -129,7 +129,7 @@ class Destination:
 
     @cached_property
     def _drafts(self) -> Path:
-        """The folder for temporary files; old ones, left by processes that died, are deleted first."""
+        """The folder for temporary files; the first call deletes old files of processes that died."""
         folder = self.folder / "_ocrsvc/.tmp"
         folder.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():

@@ -19,7 +19,7 @@ _MAX_KINDS: Final = 30
 
 
 class SourceCounts(NamedTuple):
-    """Numbers of files, pages and bytes by kind (the file name's extension), and a random sample of single pages."""
+    """Numbers of files, pages and bytes by kind (the file name's extension), and a random sample of the pages."""
 
     kinds: dict[str, tuple[int, int, int]]
     sample: list[PageGroup]
@@ -32,7 +32,7 @@ class SourceCounts(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """The speed measured on a sample; `spread` is the 95 % margin of error of the seconds per page, over their mean."""
+    """The speed measured on a sample; `spread`: 95 % margin of error of the mean seconds per page, relative to it."""
 
     pages: int
     failed: int

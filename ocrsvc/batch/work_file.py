@@ -1,4 +1,4 @@
-"""State of unfinished parts: results in a file on this machine, and a note of begun pages in the destination."""
+"""State of unfinished output parts: results in a local file, and the list of begun pages in the destination."""
 
 import logging
 import os
@@ -72,11 +72,11 @@ class WorkFile:
         self._db.executemany("INSERT OR REPLACE INTO page VALUES (?,?,?,?,?,?,?,?,?,?)", values)
 
     def add_content(self, digest: bytes, first: int) -> None:
-        """Store under a content hash the number of the first page of the first file with this content."""
+        """Store that the first file with this content hash begins with page number `first`."""
         self._db.execute("INSERT OR IGNORE INTO content VALUES (?,?)", (digest, first))
 
     def contents(self) -> dict[bytes, int]:
-        """The stored content hashes, each with its first page."""
+        """The stored content hashes, each with the number of the first page of the first file with this content."""
         return dict(self._db.execute("SELECT digest, n FROM content").fetchall())
 
     def commit(self) -> None:
@@ -172,7 +172,7 @@ class BegunPages:
         self.deaths = self._read()
 
     def note(self, pages: Iterable[int], *, is_apart: bool = False) -> None:
-        """Write which pages are being read: at once if they are suspects (`is_apart`), else every `note_s` seconds."""
+        """Write which pages are being read: now if they may kill the process (`is_apart`), else every `note_s` s."""
         if not is_apart and self._clock() - self._noted_s < self._destination.note_s:
             return
         self._noted_s = self._clock()
@@ -193,7 +193,7 @@ class BegunPages:
             self._destination.delete(self._name)
 
     def _read(self) -> dict[int, Deaths]:
-        """Read the death counts, plus one for each page that the previous process left unfinished; {} if unreadable."""
+        """Read the death counts; add one for each page that the previous process left unfinished. {} if unreadable."""
         try:
             note: Any = orjson.loads(self._destination.read(self._name))
             if note["run"] != self._run_id:

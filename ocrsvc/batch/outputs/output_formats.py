@@ -13,7 +13,7 @@ from ocrsvc.errors import BadOption
 from ocrsvc.plugins import text_formats
 
 WritePart = Callable[..., WrittenFile]
-"""Called with destination, part, an iterator of FileResults, and `replace`; returns the file for the manifest.
+"""Writes an output part; called with destination, part, FileResults and `replace`. Returns the file for the manifest.
 
 The same results give the same bytes. Raises OSError; FileExistsError if the file exists, unless `replace`.
 """
@@ -47,7 +47,7 @@ def check_formats(names: Sequence[str], options: Mapping[str, Any]) -> None:
 def open_writers(
     names: Sequence[str], reader: Mapping[str, str], below: str = "", root: str = ""
 ) -> Iterator[WritePart]:
-    """Yield a writer per format; `below` is the output folder, `root` the folder of sources, `reader` the engine."""
+    """Yield a writer per format, for the output folder `below`; `root`: folder of sources; `reader`: engine, model."""
     for name in names:
         # Parquet gets its own folder, as Parquet readers try to read every file in a folder.
         has_folder = len(names) > 1 or name.startswith("parquet")

@@ -49,7 +49,7 @@ class LocalReader:
 
     @property
     def at_once(self) -> int:
-        """One group more than there are engine threads, so that the next page is decoded while the engine is busy."""
+        """Groups to read at once: one more than engine threads, to decode the next page while the engine is busy."""
         return self._plan.engine_threads + 1
 
     def read(self, group: PageGroup, data: bytes | None = None) -> Iterator[PageResult]:

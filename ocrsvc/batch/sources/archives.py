@@ -40,7 +40,7 @@ _ZIP_ERRORS: Final = (zipfile.BadZipFile, RuntimeError, ValueError, struct.error
 
 
 class TarArchive:
-    """A tar archive; see Archive. A compressed one (gzip, Zstandard, bzip2, xz) is read from its beginning."""
+    """A tar archive; see Archive. A compressed one (gzip, Zstandard, bzip2, xz) is read by `_Unpacked`."""
 
     def __init__(self, address: str, *, is_packed: bool = False) -> None:
         self._file: Any = _Unpacked(address) if is_packed else open_file(address)

@@ -62,7 +62,8 @@ class Found:
     """A file, a member of an archive or a row of a table that may be planned; see SourceFile.
 
     `size` is 0 if unknown. `head` has the first bytes: None if not read yet, empty if the file type is found by name
-    only. `is_named` files are planned whatever their type. `path`: the path in a table's row; `ranges`: a list's pages.
+    only. `is_named` files are planned whatever their type. `place` says where `Archive.load` finds a member. `path` is
+    a path that a table's row contains; `ranges` are the pages that a list chooses.
     """
 
     name: str
@@ -91,7 +92,7 @@ class Archive(Protocol):
         """Yield the members in order; members before an error are valid. Not thread-safe."""
 
     def load(self, place: str, max_bytes: int) -> bytes:
-        """Load the member at this position; thread-safe. Raises BodyTooLarge."""
+        """Load the member with this `Found.place`; thread-safe. Raises BodyTooLarge."""
 
     def close(self) -> None:
         """Close the archive's file."""
