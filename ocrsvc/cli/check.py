@@ -95,7 +95,7 @@ def _open_engine(engine: str | None, model: WantedModel | None, page: Path | Non
 
 
 def _find_version(settings: Settings, model: WantedModel) -> ModelVersion:
-    """The version, or the newest one of the model. Raises UnknownModel."""
+    """The version that `model` names, or the newest one if it names no version. Raises UnknownModel."""
     scan = ModelRepository(settings.models, read_model_key(settings)).scan()
     found = scan.find(model.name, model.number or max(scan.numbers(model.name), default=0))
     if found is None:
@@ -143,7 +143,7 @@ def describe_keys(settings: Settings) -> str:
     if settings.keys is None:
         return "off"
     address, path, valid = without_passwords(settings.keys), path_of(settings.keys), 0
-    # Do not open a SQLite file that does not exist yet, because that would create it; it has no keys.
+    # Opening a SQLite file that does not exist yet would create it; a missing file simply has no keys.
     if path is None or path.exists() or not path.parent.is_dir():
         try:
             with closing(open_store(settings.keys)) as store:

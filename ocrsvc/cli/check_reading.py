@@ -33,7 +33,7 @@ Outcome = tuple[str, str, str]
 
 def check_reading(handle: Handle, pixels: Pixels) -> Iterator[Outcome]:
     """Warm an engine's handle up, read a page with text and copies of it, and yield the outcome of each check."""
-    # A crash in a library's own code shows where it was called.
+    # If a library crashes the process, this prints the Python stack.
     faulthandler.enable()
     handle.warm_up()
     checks = ReadingChecks(handle, pixels)
@@ -49,7 +49,7 @@ def check_reading(handle: Handle, pixels: Pixels) -> Iterator[Outcome]:
 
 
 class ReadingChecks:
-    """The checks of one engine handle; each returns a short text on its result. Raises EngineFailed for a fault."""
+    """The checks of one engine handle. Each returns a short description of its result, or raises EngineFailed."""
 
     def __init__(self, handle: Handle, pixels: Pixels) -> None:
         self._handle, self._pixels, self._page = handle, pixels, Page(0, 0, 0, ())

@@ -84,7 +84,7 @@ def _end_of(text: str, now_s: float) -> float | None:
 
 
 def _seconds_of(text: str) -> float | None:
-    """Parse "90s", "30m", "12h" or "7d" into seconds; None for other texts and more than ten years."""
+    """Parse "90s", "30m", "12h" or "7d" into seconds; None for any other text, or over ten years."""
     match = re.fullmatch(r"(\d{1,9})([smhd])", text)
     seconds = int(match[1]) * _UNITS_S[match[2]] if match else math.inf
     return float(seconds) if seconds <= _MAX_S else None
@@ -147,7 +147,7 @@ def _opened() -> Iterator[KeyStore]:
 
 @contextmanager
 def _audited(action: str, name: str) -> Iterator[tuple[KeyStore, float, dict[str, object]]]:
-    """Yield store, time, and a dict; write the dict to the audit log after the block. Raises as `_opened`."""
+    """Yield store, time and a dict of facts; write the facts to the audit log after the block. Raises as `_opened`."""
     facts: dict[str, object] = {"name": name}
     with _opened() as store:
         log, now_s = audit_log_of(read_settings()), time.time()
