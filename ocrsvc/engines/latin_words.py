@@ -18,10 +18,10 @@ from ocrsvc.engines.line_recognizer import LineText, path_at
 from ocrsvc.engines.ppocr.pipeline.page import PageReader
 from ocrsvc.imaging.text_contour import Outline, extent, parts_of
 
-# Words with a character below this confidence are read again by ppocr; its text is used if its mean reaches this.
+# ppocr reads words with a character below this confidence again; its text is used if the mean confidence reaches this.
 SURE: Final = 0.9
-# Text is at most this many line heights per character long, plus one. In a longer text ppocr's recognizer has skipped
-# unknown characters, although it may be sure of the others, so the text is not used.
+# A text is used only if its image is at most this many line heights long per character, plus one. In a longer image
+# ppocr's recognizer has skipped unknown characters, although it may be sure of the others.
 MAX_PITCH: Final = 0.7
 _LATIN: Final = "LATIN "  # how Unicode's names of Latin letters begin
 _Span = tuple[int, int]  # indices of a word's first character, and of the one after its last
@@ -55,9 +55,10 @@ class LatinWords:
     def _read_again(
         self, texts: list[LineText], outlines: Sequence[Outline], runs: Sequence[tuple[int, _Span]], most: float
     ) -> float:
-        """Read runs again; replace those in `texts` that turn out to be Latin; a line's runs are in ascending order.
+        """Read runs of characters again, and replace those in `texts` that turn out to be Latin.
 
-        Reads the first runs up to a total length of `most`; returns the total length that was read (see `_length`).
+        `runs` has pairs of a line's index and a span, ascending within a line. Reads the first runs with a total length
+        of at most `most` line heights; returns the total length that was read.
         """
         sides = [_sides(texts[number], run) for number, run in runs]
         parts = [
@@ -116,7 +117,7 @@ def _words(characters: Sequence[str]) -> Iterator[_Span]:
 
 
 def _middles(text: LineText) -> NDArray[np.float64]:
-    """The characters' middles as shares of the crop's width."""
+    """The horizontal middle of each character, as a share of the crop's width."""
     path = text.path
     assert path is not None, "only lines with a path have doubtful words"
     return (path.first + path.last + 1.0) / 2 / path.steps

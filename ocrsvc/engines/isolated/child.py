@@ -62,7 +62,7 @@ class Spawner:
 
     def __init__(self, settings: Settings, plan: ThreadPlan, model: ModelVersion | None = None) -> None:
         named = None if model is None else model.reference
-        # Only sent over the fork server's socket, never in its arguments or environment.
+        # The model's key is sent only over the fork server's socket, never in its arguments or environment.
         key = None if model is None or model.key is None else model.key.expose()
         self._first_message = orjson.dumps(
             {"settings": settings.model_dump(mode="json"), "plan": asdict(plan), "model": named, "model_key": key}
@@ -78,7 +78,7 @@ class Spawner:
         return 0 if (server := self._server) is None else server.process.pid
 
     def spawn(self, end: socket.socket, area_fd: int) -> int:
-        """Fork a child that uses the socket `end`, on which its exit is reported too; returns its key for `kill`."""
+        """Fork a child that uses the socket `end`; its exit is reported there too. Returns its key for `kill`."""
         key = next(self._keys)
         fds = [end.fileno(), area_fd]
         with self._lock:
@@ -91,7 +91,7 @@ class Spawner:
         return key
 
     def kill(self, key: int, after_s: float = 0.0) -> None:
-        """Have the fork server kill a child still alive after `after_s`; a worker cannot know if the pid is reused."""
+        """Have the fork server kill a child that lives after `after_s`; the worker itself might hit a reused pid."""
         with self._lock, contextlib.suppress(OSError):
             if self._server is not None:
                 self._server.wire.send(orjson.dumps({"kill": key, "after_s": after_s}))
@@ -219,7 +219,7 @@ class Child:
                     self._area.is_given_up = True
 
     def _receive(self, until_s: float) -> dict[str, Any]:
-        """The next message. Raises ChildLost, InvalidData, TimeoutError, OSError."""
+        """The next message of the child or the fork server. Raises ChildLost, InvalidData, TimeoutError, OSError."""
         self._socket.settimeout(None if math.isinf(until_s) else max(0.0, until_s - time.monotonic()))
         try:
             data = self._socket.recv(MESSAGE_BYTES)
@@ -262,7 +262,7 @@ def _memory_errors_translated() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Trial:
-    """One image, how often it crashed the child when read alone, and how many of these `crashes` the denylist has."""
+    """An image with its number of crashes, of which `noted_crashes` were already in the denylist."""
 
     task: Task
     noted_crashes: int

@@ -18,7 +18,7 @@ from ocrsvc.system.thread_plan import LIBRARY_THREADS
 
 
 class PpocrLineReader:
-    """A Recognizer that shares its session with other readers, and uses the calling thread only."""
+    """A LineReader that shares its session with other readers, and uses the calling thread only."""
 
     def __init__(self, model: ModelRunner, characters: Sequence[str]) -> None:
         self._threads = SharedThreads(1)

@@ -1,4 +1,4 @@
-"""An engine that lets a vision language model on other servers read pages, and a local engine where the model fails."""
+"""An engine whose pages are read by a vision language model on other servers, or by a local engine if that fails."""
 
 import logging
 import time

@@ -10,7 +10,7 @@ from ocrsvc.results import Line, Page
 # Front matter that models add: only lines such as "primary_language: en", as pages may have text between two rules.
 _FRONT_MATTER: Final = re.compile(r"\A\s*---[ \t]*\n(?:[a-z_]+:[^\n]*\n)+---[ \t]*(?:\n|\Z)")
 _FENCE: Final = re.compile(r"\A\s*```(?:markdown|md|html|text)?[ \t]*\n(.*?)\n?```\s*\Z", re.DOTALL)
-# DeepSeek-OCR's types and positions of blocks, and special tokens of all models.
+# Matches DeepSeek-OCR's tags with the type or position of a block, and the special tokens of all models.
 _TOKENS: Final = re.compile(r"<\|(ref|det)\|>[^<]*<\|/\1\|>|<\|[a-z_/]{1,40}\|>|<｜[^<>｜]{1,40}｜>")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _BLOCK_FORMULA: Final = re.compile(r"(?<!\\)\\[\[\]]")
@@ -55,7 +55,7 @@ def _bare_tag(tag: re.Match[str]) -> str:
 
 
 def plain_lines(markdown: str) -> list[str]:
-    """The lines of cleaned Markdown as plain text, each row of a table as one; formulas stay LaTeX."""
+    """The lines of cleaned Markdown as plain text, each row of a table as one line; formulas stay LaTeX."""
     found = []
     for line in _LINE_END.sub("\n", markdown).split("\n"):
         if not line.strip() or _RULE.fullmatch(line):

@@ -84,7 +84,7 @@ class CrnnLibrary:
         self.calls = _load(folder / "libtr.so")
 
     def open(self) -> int:
-        """Open a model, about 150 MB, one caller at a time; returns its address. Raises EngineUnavailable."""
+        """Open a model, which takes 150 MB, one at a time; returns its handle, an address. Raises EngineUnavailable."""
         path = str(self._model).replace("'", "''")
         with _OPEN_LOCK:
             address: int | None = self.calls.crnn_init(f"{{model_path:'{path}'}}".encode())

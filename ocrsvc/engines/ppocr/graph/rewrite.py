@@ -118,7 +118,7 @@ def add_argmax_batched(proto: onnx.ModelProto) -> None:
 
 
 def add_argmax_to_scores(proto: onnx.ModelProto, classes: int, *, shares: bool, batched: bool) -> None:
-    """Like `add_argmax[_batched]` for any output (N, T, classes): probabilities if `shares`, otherwise scores."""
+    """Like `add_argmax[_batched]`, for any output (N, T, classes), which has probabilities if `shares`, else scores."""
     head = _Head(proto)
     scores = _scores_before_softmax(proto) or proto.graph.output[0].name
     if shares and scores == proto.graph.output[0].name:
@@ -215,7 +215,7 @@ class _Head:
         return self.add(kind, value, self.constant([axis]), output=output, **attributes)
 
     def constant(self, value: ArrayLike) -> str:
-        """Add a constant: an array as it is, numbers as int64; returns its name."""
+        """Add a constant, an array or numbers, which become int64; returns its name."""
         name = self._name()
         array = value if isinstance(value, np.ndarray) else np.array(value, np.int64)
         self._graph.initializer.append(numpy_helper.from_array(array, name))
@@ -238,7 +238,7 @@ class _Head:
         return self.add("Add", before, inside, output=BEST)
 
     def add_probabilities(self, scores: str, best: str, begins: str | None = None) -> None:
-        """Add PROBABILITIES (N,), one per run of equal classes except blank (0); `begins` (T,) marks further starts."""
+        """Add PROBABILITIES (N,), one per run of equal classes except blank (0); `begins` (T,) also starts runs."""
         all_but_last = self.add("Slice", best, self.constant([0]), self.constant([-1]))
         before = self.add("Concat", self.constant([0]), all_but_last, axis=0)
         changed = self.add("Not", self.add("Equal", best, before))

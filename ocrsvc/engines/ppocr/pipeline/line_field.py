@@ -84,7 +84,7 @@ def fit_field(pieces: Pieces) -> LineField | None:
     weight = np.minimum(length / pieces.thickness[alike], MAX_WEIGHT)
     factors = _fit(unit_x, unit_y, np.tan(leaning[alike]), weight)
     turned = _turning(factors, unit_x, unit_y, float(half[0] / half[1]))
-    # `turned` is per x unit, and the text is two units wide, so double its root mean square.
+    # `turned` is the change of slope per unit of x, and the text is two units wide: double its root mean square.
     turn = 2 * np.sqrt(np.sum(weight * turned**2) / np.sum(weight))
     return LineField(float(np.degrees(turn)), len(x), page, middle, half, factors)
 
@@ -96,7 +96,7 @@ def _fit(x: Values, y: Values, slope: Values, weight: Values) -> Values:
         root = np.sqrt(weight * trust)
         factors = np.linalg.lstsq(terms * root[:, None], slope * root, rcond=1e-6)[0]
         off = np.abs(slope - terms @ factors)
-        # Pieces that are off by more than two standard deviations (1.48 medians each) get less weight.
+        # Pieces off by more than two standard deviations, each estimated as 1.48 times the median, get less weight.
         trust = 1 / np.maximum(1.0, off / (2 * (1.48 * np.median(off) + 1e-3)))
     return cast(Values, factors)
 
@@ -109,7 +109,7 @@ def _slopes(factors: Values, x: Values, y: Values) -> Values:
 def _turning(factors: Values, x: Values, y: Values, aspect: float) -> Values:
     """The rate of change of a line's slope with x, at each point; `aspect` is the length of an x unit in y units."""
     _, by_x, by_y, by_xx, by_xy, by_yy = factors
-    # Along a sloped line y changes, too, so add the slope's change with y. If lines only converge, both cancel out.
+    # y changes along a sloped line, so add the slope's change with y. For straight lines that converge, the sum is 0.
     climb = aspect * _slopes(factors, x, y)
     return cast(Values, by_x + 2 * by_xx * x + by_xy * y + climb * (by_y + by_xy * x + 2 * by_yy * y))
 
@@ -129,7 +129,7 @@ class LastMask:
         self.mask = _NO_TEXT  # (h, w) uint8, 0 for background
 
     def pieces(self, width: int, height: int) -> Pieces:
-        """The pieces of the mask's lines, in pixels of the width x height image; the mask is discarded."""
+        """The pieces of the mask's lines, in pixels of the width x height image. Call it once: it drops the mask."""
         mask, self.mask = self.mask, _NO_TEXT
         across, down = width / mask.shape[1], height / mask.shape[0]
         # Lengths need only one scale, because the mask's horizontal and vertical scales are nearly equal.

@@ -57,7 +57,7 @@ def _pitch(ways: NDArray[np.float64]) -> float:
 
 
 def blank_columns(crop: Pixels) -> NDArray[np.bool_]:
-    """(w,) whether each column has no ink in the rows CORE. The rows EDGES show if the background is light or dark."""
+    """(w,) whether each column has no ink in the rows CORE; the rows EDGES show whether the background is light."""
     # Summing the channels takes a tenth of the time of averaging them.
     tones = crop if crop.ndim == 2 else crop[..., 0].astype(np.uint16) + crop[..., 1] + crop[..., 2]
     core = tones[CORE]
@@ -97,16 +97,16 @@ def _longest_runs(blank: NDArray[np.bool_], bounds: NDArray[np.intp]) -> NDArray
 OPEN_EM: Final = 0.2
 SEEN_EM: Final = 0.12  # smallest gap for spaces="visible": half of a quarter em
 OPEN_SLOPE_EM: Final = 0.05  # a gap that is wider by this multiplies the odds of a space by e
-# Largest change of a gap's log odds of a space by its own width, by one other gap, and by all other gaps of the page
-# together. A gap of 0.4 em is a space on any page.
+# Limits on what changes the log odds that a gap is a space: its own width, one other gap of the page, all other gaps.
+# A gap of 0.4 em is a space on any page.
 MAX_FROM_GAP: Final = 4.0
 MAX_FROM_PLACE: Final = 1.0
 MAX_FROM_PAGE: Final = 3.5
 # Evidence, as log odds, if the model read a space in the gap and if it did not. It reads a space in half of the gaps
 # with a typed space, and in a fifth of a program's automatic gaps.
 READ, UNREAD = 0.8, -0.2
-# Defaults for a page: type size relative to box height (0.83 to 0.99, because detectors leave different margins), and
-# gap between two Chinese characters (0.06 to 0.12 em in seven typefaces), averaged with the measured gaps like five.
+# Defaults for a page: type size relative to box height (0.83 to 0.99, because detectors leave different margins); gap
+# between two Chinese characters (0.06 to 0.12 em in seven typefaces), with the weight of five measured gaps.
 EM_OF_HEIGHT: Final = 0.9
 USUAL_GAP_EM: Final = 0.1
 USUAL_GAPS: Final = 5
@@ -156,9 +156,9 @@ def _usual_gap(gaps_em: NDArray[np.float64]) -> float:
 
 
 def _type_sizes(lines: Sequence[tuple[ScriptGaps, Quad]]) -> list[float]:
-    """The type size per line in crop pixels: the distance between Chinese characters, else a share of its height."""
+    """The type size per line in crop pixels: distance between Chinese characters, else a share of the line's height."""
     extents = [(gaps.crop_width, *sides(quad)) for gaps, quad in lines]
-    # The line's height in the crop's horizontal scale, because the crop is squeezed.
+    # Scale each line's height by its crop's horizontal scale: in a squeezed crop, the vertical scale differs.
     heights = np.array([width / max(along, 1.0) * max(across, 1.0) for width, along, across in extents])
     pitches = np.array([gaps.pitch for gaps, _ in lines])
     known = pitches > 0
@@ -167,7 +167,7 @@ def _type_sizes(lines: Sequence[tuple[ScriptGaps, Quad]]) -> list[float]:
 
 
 def _places(path: Path, gaps: ScriptGaps, em: float) -> tuple[Ems, Ems, NDArray[np.bool_]]:
-    """Gaps (N,) at script changes, less side bearings, and (K,) inside Chinese, in em; (N,) if a space was read."""
+    """Gap widths in em: (N,) at script changes, (K,) between Chinese characters; (N,) whether a space was read."""
     characters, before = path.characters, gaps.places
     after = [_next(characters, place) for place in before]
     pairs = [(characters[one], characters[other]) for one, other in zip(before, after, strict=True)]

@@ -15,7 +15,7 @@ DETECTION: Final = "detection"
 RECOGNITION: Final = "recognition"
 CHARACTERS: Final = "character"  # ONNX metadata property that holds a recognizer's dictionary, one class per line
 CLASSES: Final = "ocrsvc.classes"  # property with a recognizer's number of classes, added by preparation
-# Metadata property of an ONNX recognizer that ends in a matrix product, bias and softmax; added in preparation.
+# Metadata property that preparation adds to a recognizer that ends in a matrix product, bias and softmax.
 PRODUCT: Final = "ocrsvc.product"
 # The recognizer that reads first in a cascade; benchmarks/tiny_model.py made the file.
 _TINY: Final = Recognition(file="PP-OCRv6_rec_tiny.onnx")
@@ -58,7 +58,7 @@ class ModelPart:
 
     @property
     def smallest_shape(self) -> tuple[int, int, int, int]:
-        """The shape (N, 3, H, W) of the input for trial runs."""
+        """The shape (N, 3, H, W) of a small input for trial runs of the model."""
         return (1, 3, 160, 160) if self.kind == DETECTION else (1, 3, self.input_format.height_px, 96)
 
 
@@ -107,7 +107,7 @@ def tiny_part() -> ModelPart:
 
 
 def read_dictionary(part: ModelPart, properties: Mapping[str, str]) -> list[str]:
-    """The text of each class: blank, dictionary, space if `adds_space`. Raises BadModel if the length is wrong."""
+    """The text of each class: blank, dictionary, space if `adds_space`. Raises BadModel if their number is wrong."""
     described = part.described
     assert isinstance(described, Recognition), "a detector has no dictionary"
     if described.dictionary is not None:

@@ -100,7 +100,7 @@ def open_gpu_context() -> GpuContext | None:
 
         return GpuContext(cupy)
     except (ImportError, RuntimeError):
-        # gpu/arrays.py logs why; models run without cupy.
+        # gpu/arrays.py logs why cupy does not work; models run without it.
         return None
 
 
@@ -175,8 +175,8 @@ class Session(ModelRunner):
     """One model under ONNX Runtime on one device.
 
     On the CPU, runs may overlap. On a GPU they must not, because they share a stream; a SessionPool ensures that.
-    `parts` are ONNX Runtime sessions: the first one for the input's shape runs it, and the last one takes any shape.
-    `gpu` is their stream; None on the CPU or without cupy.
+    `parts` are ONNX Runtime sessions for ranges of input shapes: the first one that fits an input runs it; the last one
+    takes any shape. `gpu` holds the stream of all parts; None on the CPU or without cupy.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Session(ModelRunner):
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """See ModelRunner."""
         session = next(part for part, profile in self._parts if profile is None or profile.covers(array.shape))
-        # Frees the memory of a large run; the same entry in a session's options has no effect.
+        # Free the memory of a large run afterwards; as an option of the session, this entry would have no effect.
         options = self._shrinking if 0 < self._arena_values < array.size else None
         if self.gpu is not None and hasattr(array, "__cuda_array_interface__"):
             return run_bound(session, self.gpu, array, outputs or self._outputs, options)
