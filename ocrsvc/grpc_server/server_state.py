@@ -49,7 +49,7 @@ class ServerState:
 
     def __post_init__(self) -> None:
         self.memory, self.callers = self.shared.memory, self.shared.callers
-        # Budget for incomplete messages; one of the largest size must fit.
+        # Memory budget for incomplete messages; a message of the largest size must fit.
         arriving_bytes = max(limits.ARRIVING_PART * self.memory.total_bytes, self.max_bytes + limits.MAX_FRAME)
         self.arriving = Budget(int(arriving_bytes))
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="rpc")
