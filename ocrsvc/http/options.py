@@ -51,7 +51,7 @@ STREAM_FORMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RequestedOptions:
-    """The options of one request. Without `formats` the Accept header decides, without `priority` X-Priority."""
+    """The options of one request. Without `formats` the header Accept decides, without `priority` X-Priority."""
 
     read: ReadOptions
     lines: bool = True

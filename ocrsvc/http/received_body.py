@@ -20,9 +20,9 @@ STALL_S: Final = 10.0
 # Longest pause of a client that receives a response while memory is plentiful. It is long because a client's kernel
 # reports received data only when a sixteenth of its buffer, up to half a megabyte, is free again.
 READER_STALL_S: Final = 60.0
-# A transfer that lasts longer than this must reach the minimum mean rate: single bytes must not keep it open.
+# A transfer that lasts longer than this must reach the minimum mean rate, so that single bytes cannot keep it open.
 GRACE_S: Final = 10.0
-# Minimum mean rates: normally, and while most of the request memory is in use, so that slow clients free memory.
+# Minimum mean transfer rates: normally; and while most of the request memory is in use, to end slow transfers.
 MIN_BYTES_PER_S: Final = 1000
 SCARCE_BYTES_PER_S: Final = 1 << 17
 SCARCE_GRACE_S: Final = 2.0
@@ -127,11 +127,12 @@ class Chunks:
 
 
 class ReceivedBody:
-    """The body of one request, with the `share` that counts its memory; also the request's `wsgi.input`.
+    """The body of one request, also its `wsgi.input`; `share` counts the memory of the request.
 
-    The event loop feeds it until it is `settled`; then the request's thread owns it. At the end the loop frees `share`.
-    Times are monotonic seconds. `client_name` names the API key for the client's certificate. The request's thread
-    streams with `push`, which sends for at most the given seconds, returns the unsent bytes, and raises ClientGone.
+    The event loop feeds the body until it is `settled`; then the request's thread owns it. At the end the loop frees
+    `share`. Times are monotonic seconds. `client_name` is the name of the API key for the client's certificate. To
+    stream a response, the request's thread calls `push`, which sends for at most the given seconds, returns the number
+    of unsent bytes, and raises ClientGone.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class ReceivedBody:
                 self.share.give_back(len(data) - (self._size_bytes - before_bytes))
             if self._size_bytes > self._max_bytes:
                 raise too_large(self._length, self._max_bytes)
-            # `rest` begins the next request: reserve memory for it, as it waits until this request is answered.
+            # `rest` is the beginning of the next request. Count its memory: it is kept until this request is answered.
             self.share.take(len(rest))
         except OcrsvcError as error:
             self.fail(error)
@@ -205,7 +206,7 @@ class ReceivedBody:
             self.fail(CallerError(f"The body ended after {size} bytes.", "Send the request again."))
 
     def check_pace(self, now_s: float, *, scarce: bool) -> None:
-        """Fail a body that is not complete at its deadline, or arrives too slowly."""
+        """Fail a body that is past its deadline or arrives too slowly; `scarce`: other requests need the memory."""
         if self.settled:
             return
         if now_s >= self._end_s:
@@ -234,7 +235,7 @@ class ReceivedBody:
         return body
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read as from any `wsgi.input`, for code that does not use `take`."""
+        """Read as any `wsgi.input` does, for code that does not get the whole body from `take`."""
         self._data.seek(-self._size_bytes, io.SEEK_END)
         piece = self._data.read(size)
         self._size_bytes -= len(piece)

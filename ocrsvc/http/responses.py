@@ -169,7 +169,7 @@ def ended_pieces(
 
 
 def _end(request: Request, code: str) -> None:
-    """Record the error code that ended the response; its pages are charged although it ended early."""
+    """Record the error code that ended the response early, and count its pages against the key's limits anyway."""
     request.stream_code = code
     if request.pages is not None:
         with suppress(OcrsvcError):
