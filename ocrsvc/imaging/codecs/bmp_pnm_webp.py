@@ -43,7 +43,7 @@ def open_webp(raw: bytes) -> EncodedImage:
     """Read the size of the canvas and the EXIF chunk; decodes an animation's first frame. Raises BrokenImage."""
     width, height = _webp_size(raw)
     orientation = read_orientation(_webp_exif(raw)) if raw[12:16] == b"VP8X" else 1
-    # Bytes per pixel. For lossless files, libwebp has a buffer of four channels in addition to the result's.
+    # Memory in bytes per pixel. For lossless files, libwebp has a buffer of four channels in addition to the result's.
     need = 6 if raw[12:16] == b"VP8 " else 8
     read = partial(_unchanged, raw, "WebP")
     return EncodedImage("webp", width, height, read, orientation, bytes_per_pixel=(need, need))

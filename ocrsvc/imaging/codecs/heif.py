@@ -25,7 +25,7 @@ _MAX_BRANDS_BYTES: Final = 512
 _PROGRAM: Final = "ocrsvc.imaging.codecs.heif_child"
 _PROGRAM_BYTES: Final = 64 << 20  # memory for the child's libraries and stacks
 _CANVAS_BYTES_PER_PIXEL: Final = 4
-# The child's memory per pixel, measured: with 4:2:0 chroma of up to 10 bits, or 8 bits and alpha; with finer chroma.
+# Measured bytes per pixel in the child: for 4:2:0 chroma of up to 10 bits, or 8 bits and alpha; for finer chroma.
 _BYTES_PER_PIXEL: Final = {"HEIC": (8, 16), "AVIF": (12, 16)}
 # EXIF orientation, by quarter turns to the left (`irot`) and mirroring (`imir`): none, top to bottom, left to right.
 _ORIENTATIONS: Final = ((1, 4, 2), (8, 5, 7), (3, 2, 4), (6, 7, 5))
@@ -52,7 +52,7 @@ def open_heif(raw: bytes) -> EncodedImage:
     read = partial(_decode, raw, name, width * height, child)
     # libheif applies a HEIC's orientation itself; HEIF requires readers to ignore the orientation in EXIF.
     orientation = _ORIENTATIONS[turn][mirror] if is_avif else 1
-    # Copies of the file: the memory file, and two in the child.
+    # The file is copied three times: into the memory file, and twice in the child.
     need, copied = (child + _CANVAS_BYTES_PER_PIXEL,) * 2, 3 * len(raw)
     return EncodedImage(name.lower(), width, height, read, orientation, bytes_per_pixel=need, copied_bytes=copied)
 

@@ -104,7 +104,7 @@ def _once(characters: PageCharacters) -> PageCharacters:
         order = np.lexsort(keys)
         same = np.logical_and.reduce([np.diff(key[order]) == 0 for key in keys])
         again[order[1:][same]] = True
-    # The characters of one ligature have the same text object and ink; they are not repeated prints.
+    # Characters that share a text object and ink come from one ligature, and are not printed repeatedly.
     again[1:] &= (np.diff(characters.owner) != 0) | (np.diff(characters.ink, axis=0) != 0).any(axis=1)
     return characters.of(keep | ~again)
 
@@ -118,7 +118,7 @@ def _described(placed: PlacedLines, kept: Sequence[int], options: ReadOptions, *
 
 
 def _different(placed: PlacedLines, kept: Sequence[int]) -> list[int]:
-    """Drop lines that repeat the text of an earlier line at the same position."""
+    """The line indices in `kept`, without lines that repeat the text of an earlier one at the same position."""
     low, high = placed.quads.min(axis=1), placed.quads.max(axis=1)
     areas = np.prod(high - low, axis=1)
     by_text: dict[str, list[int]] = {}
@@ -133,7 +133,7 @@ def _different(placed: PlacedLines, kept: Sequence[int]) -> list[int]:
 
 
 def _bad_characters(characters: PageCharacters) -> Flags:
-    """Whether each character (N,) is a control, private use or replacement character, or of an implausible font map."""
+    """Whether each character (N,) is a control, private use or replacement character, or its font has a wrong map."""
     bad = np.isin(characters.codes, list(filter(_is_bad, set(characters.codes.tolist())))) | characters.is_unmapped
     order = np.argsort(characters.font, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(characters.font[order])) + 1):
@@ -157,5 +157,5 @@ def _is_wrong(codes: NDArray[np.uint32]) -> bool:
         return True
     shown = int((codes > 0x20).sum())
     symbols = codes[(codes > 0x20) & (codes < 0x7F) & ~is_letter & ~((codes >= 0x30) & (codes <= 0x39))]
-    # Dot leaders and dashes repeat few characters, so the symbols must also be of more than eight kinds.
+    # Many symbols show a wrong font map. Dot leaders and dashes have few kinds of symbols, so require more than eight.
     return shown >= MIN_SYMBOLS and len(np.unique(symbols)) > 8 and len(symbols) > MAX_SYMBOLS * shown
