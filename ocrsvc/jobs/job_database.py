@@ -1,6 +1,6 @@
 """The jobs' SQLite database: one row per job, uploaded file and callback.
 
-The jobs' folders are authoritative: a missing or malformed database is rebuilt from them, except for messages about
+The jobs' folders are authoritative: a missing or malformed database is rebuilt from them, except for callbacks about
 expired jobs. Each process opens its own connection, after the fork.
 """
 
@@ -21,8 +21,8 @@ LOGGER: Final = logging.getLogger("ocrsvc.jobs")
 NAME: Final = "jobs.sqlite"
 # Name prefix of damaged files and job folders, which are kept for inspection and not used.
 DAMAGED: Final = "damaged-"
-# Ages of jobs use monotonic time (came_s); Unix time (…_at_s) is for people and across boots. If a job is deleted, only
-# a callback about its expiry stays.
+# Ages of jobs are computed from monotonic time (came_s); Unix times (…_at_s) are for people, and after a reboot.
+# Deleting a job deletes its callback too, unless the callback reports the job's expiry.
 _SCHEMA: Final = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS job (
@@ -86,7 +86,7 @@ class JobDatabase:
             yield connection
 
     def check(self) -> None:
-        """Set the file aside if it is malformed."""
+        """Rename the database file if it is malformed, so that a new one is made."""
         # If the file is too damaged for the query, `rows` has already set the file aside.
         with suppress(QueueFull):
             if self.rows("PRAGMA quick_check(1)") != [("ok",)]:
