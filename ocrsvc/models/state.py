@@ -53,7 +53,7 @@ class _Record(BaseModel):
 class Verdict(_Record):
     """Whether a version may take traffic, and the reason or summary of its proof; `at` is in Unix seconds.
 
-    `kind` is a RefusalKind; `basis` is its cache key: if it changes, the version is proved again.
+    `kind` is a RefusalKind. `basis` is the proof's cache key: when the key changes, the version is proved again.
     """
 
     accepted: bool
@@ -66,7 +66,7 @@ class Verdict(_Record):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The outcome of a proof; `kind` is None if the version may serve. Names in `figures` end in a unit."""
+    """The outcome of a proof; `kind` is the fault, None if the version may serve. Names in `figures` end in a unit."""
 
     kind: FailureKind | None
     reason: str
@@ -78,10 +78,11 @@ class Stopped(Exception):
 
 
 class ModelState(_Record):
-    """The state file's contents: verdicts by digest; labels by model, where 0 removes a label of the policy.
+    """The state file's contents; `verdicts` are by version digest.
 
-    `loads` and `unloads` are NAME or NAME/VERSION, and override policies. `policies`, set by a client, replaces the
-    repository's policy file; `last_policies` is that file's last valid content.
+    `labels` has version numbers by model and label; 0 removes a label of the policy. `loads` and `unloads` contain NAME
+    or NAME/VERSION, and override policies. `policies`, set by a client, replaces the repository's policy file;
+    `last_policies` is the last valid content of that file.
     """
 
     verdicts: dict[str, Verdict] = {}
@@ -189,7 +190,7 @@ class StateStore:
         )
 
     def note_of(self, name: str) -> str:
-        """The note of the process that holds a lock; "" if it is free."""
+        """The note that the process which holds this lock gave to `locked`; "" if the lock is free."""
         with contextlib.suppress(OSError):
             file = self.folder / name
             return "" if is_unlocked(file) else file.read_text(encoding="utf-8", errors="replace")

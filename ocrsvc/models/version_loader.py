@@ -63,7 +63,7 @@ class Entry:
 
     `size_bytes` is an estimate while loading. The version is not evicted before `stays_until_s`. A retired version is
     closed when its last lease ends. `is_replacing`: its predecessor was closed to make room, so any number of requests
-    may wait for it. `is_late`: the patience of a waiting request has ended.
+    may wait for it. `is_late`: a waiting request has run out of patience.
     """
 
     version: ModelVersion
@@ -153,7 +153,7 @@ class VersionLoader:
             try:
                 threading.Thread(target=self._work, name="models", daemon=True).start()
             except RuntimeError:
-                # Requests wait until the next request, or the end of a lease, tries again to start the thread.
+                # No thread: requests wait. The next request, or the end of a lease, tries again to start it.
                 self._is_working = False
                 LOG.exception("No thread can be started to load or close models")
 
@@ -202,7 +202,7 @@ class VersionLoader:
             self._metrics.record((), ((MODEL_LOAD_SECONDS.of(), seconds),))
 
     def _open(self, entry: Entry) -> None:
-        """Open a version within the budget. Raises OcrsvcError, or any error of the engine."""
+        """Open a version within the memory budget. Raises OcrsvcError, or any error of the engine."""
         version, memory = entry.version, self._memory
         memory.check(version)
         self._make_room(entry, memory.expected_bytes(version))
@@ -306,7 +306,7 @@ class VersionLoader:
         self._changed.notify_all()
 
     def _note_failure(self, entry: Entry, failure: OcrsvcError) -> None:
-        """Refuse waiting requests, and back off for 1, 2, 4, … 60 s: the version could not be loaded."""
+        """After a failed load: refuse waiting requests, and load again no sooner than after 1, 2, 4, … 60 s."""
         level = logging.INFO if self._is_closed else logging.ERROR
         LOG.log(level, "The model %s cannot be loaded: %s", entry.version, failure)
         with self._changed:

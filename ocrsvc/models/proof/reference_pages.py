@@ -82,7 +82,7 @@ def _packaged_page(version: ModelVersion) -> ReferencePage:
 
 
 def _read_file(file: Path) -> bytes:
-    """Read a page or its text. Raises BadModel."""
+    """Read a reference page or its expected text. Raises BadModel."""
     try:
         content = read_file(file, _MAX_BYTES + 1)
     except OSError as error:
