@@ -210,7 +210,7 @@ _RECOGNIZERS: Final = (
 
 
 def _adapter(name: str, port: int | None, *, grpc: bool = False, own_key: bool = False, **more: Any) -> AdapterEntry:
-    """The entry of a built-in adapter; `grpc`: its package has a GrpcService, `own_key`: a function `credentials`."""
+    """The entry of a built-in adapter; its package has GRPC_SERVICE if `grpc`, and `credentials` if `own_key`."""
     package = f"ocrsvc.adapters.{name}"
     service = f"{package}.grpc:GRPC_SERVICE" if grpc else None
     credentials = f"{package}.http:credentials" if own_key else ""
@@ -318,7 +318,7 @@ _FORMATS: Final = (
 
 @cache
 def engines() -> Mapping[str, EngineEntry]:
-    """All engines by name, plug-ins last; line recognizers have one each. Raises EntryError."""
+    """All engines by name, plug-ins last, including one per line recognizer. Raises EntryError."""
     own = {entry.name for entry in _ENGINES}
     made = [_engine_of(entry) for entry in recognizers().values() if entry.name not in own or entry.package]
     if taken := own.intersection(entry.name for entry in made):
