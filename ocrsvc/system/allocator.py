@@ -38,7 +38,7 @@ class Holder(Protocol):
         """Free the buffers, now or when the current run ends; any thread may call it, so it must not block."""
 
 
-# Weak references, so that a holder that is no longer used can be deleted.
+# Weak references, so that registering a holder does not keep it alive.
 _HOLDERS: Final[weakref.WeakSet[Holder]] = weakref.WeakSet()
 _HOLDERS_LOCK: Final = threading.Lock()
 

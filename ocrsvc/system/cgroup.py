@@ -22,7 +22,7 @@ def read_quotas(root: Path) -> Iterator[float]:
 
 
 def read_limits(root: Path, controller: str, v2_file: str, *v1_files: str) -> Iterator[list[str]]:
-    """The words in the file of a limit, for this process's cgroup and then each of its parents.
+    """The words in the file that sets a limit, for this process's cgroup and then for each of its parents.
 
     `root` contains proc/self/cgroup and sys/fs/cgroup; the controller is "cpu" or "memory".
     """
