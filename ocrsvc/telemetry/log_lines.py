@@ -53,7 +53,7 @@ def json_line(fields: dict[str, Any]) -> bytes:
 
 
 def event_name(message: str) -> str:
-    """The event's name in a message of ours (its first word, in lower case), else "message"."""
+    """The first word in lower case if it is an event's name, as in this service's own messages; else "message"."""
     named = _NAMED.match(message)
     return named[1].lower() if named else _MESSAGE
 

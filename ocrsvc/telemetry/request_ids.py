@@ -9,7 +9,7 @@ from ocrsvc.telemetry.trace_context import TraceContext
 
 
 class RequestIds(NamedTuple):
-    """A request's id, and the id of its trace, empty if it has none."""
+    """A request's id, and the id of its trace; "" without a trace."""
 
     id: str
     trace_id: str = ""
