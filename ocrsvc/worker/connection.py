@@ -26,8 +26,8 @@ from ocrsvc.worker.request_threads import is_quick
 if TYPE_CHECKING:
     from ocrsvc.http.admission import HeadCheck
 
-# Unsent bytes that the kernel may buffer per connection: enough for an ordinary response, but little, because no
-# budget counts this memory, and clients that do not read could fill it.
+# Unsent bytes that the kernel may buffer per connection. Enough for an ordinary response, but small: clients that do
+# not read can fill this buffer, and no budget counts its memory.
 UNSENT_BYTES: Final = 1 << 17
 # Bodies up to this size are received before a refusal, because closing and reopening the connection costs more.
 SMALL_BODY_BYTES: Final = 1 << 16
@@ -78,12 +78,12 @@ class Connection:
         self.body: ReceivedBody | None = None
         # The caller, for fair sharing of request threads, and whether a reserved thread serves the request.
         self.caller, self.is_quick = "", True
-        # The response; bytes that the loop has sent since the request thread finished, and their transfer rate.
+        # Sends the response; bytes that the loop has sent since the request thread finished; rate of these bytes.
         self.sender, self.sent_bytes, self.pace = Sender(sock), 0, Pace(0.0, 0.0)
         # Whether the connection stays open for another request; the request's thread decides.
         self.is_kept = False
-        # Monotonic time limits: `limit_s` of a handshake, a head or idle time, `close_s` of the lingering close; the
-        # latter also ends after `close_bytes` discarded bytes.
+        # Monotonic time limits: `limit_s` for a handshake, a head or idle time; `close_s` for the lingering close,
+        # which also ends when `close_bytes` bytes were discarded.
         self.limit_s = self.close_s = 0.0
         self.close_bytes = 0
 
@@ -122,7 +122,7 @@ class Connection:
                 self.sock.send(_CONTINUE)
 
     def note_taken(self, now_s: float) -> None:
-        """Update the transfer rate by the bytes that the client has acknowledged, not those in the kernel's buffer."""
+        """Count for `pace` the bytes that the client has acknowledged since the last call (from TIOCOUTQ)."""
         with suppress(OSError):
             (buffered_bytes,) = struct.unpack("i", fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
             acknowledged_bytes = self.sent_bytes - buffered_bytes - self.pace.moved_bytes
@@ -208,7 +208,7 @@ class Sender:
         return self._left_bytes
 
     def send(self, max_bytes: int = sys.maxsize) -> int:
-        """Send as much as the kernel accepts, at most `max_bytes` of a long piece. Raises BlockingIOError, OSError."""
+        """Send what the kernel accepts; of a long first piece at most `max_bytes`. Raises BlockingIOError, OSError."""
         if not self.unsent and self._at < self._end:
             self.unsent.append(self._read_file())
         pieces = list(islice(self.unsent, _PIECES_AT_ONCE))

@@ -48,7 +48,7 @@ _HEAD_PIECE_BYTES: Final = 8192
 # The end of a head, or a bare line feed, which makes the parser refuse the head.
 _HEAD_END: Final = re.compile(rb"\r\n\r\n|(?<!\r)\n")
 _HEAD_END_BYTES: Final = 4
-# Intervals at which accepting is retried, and the error logged, while no descriptor is free.
+# While no file descriptor is free: how often accepting is retried, and how often the error is logged.
 _PAUSE_S: Final = 0.1
 _LOG_INTERVAL_S: Final = 10.0
 # Most connections accepted per turn of the loop, so that accepting many does not delay the open connections.
@@ -217,7 +217,7 @@ class EventLoop:
         """Request thread: close this connection after the response if new ones wait or another worker is less busy."""
         if not self._load.has_waiting:
             return
-        # `get_backlog`: connections not yet accepted. Only TCP on Linux reports them; others give 0 or -1, as for none.
+        # `get_backlog`: number of connections not yet accepted; 0 or -1 if unknown, as for all but TCP on Linux.
         is_full = self._load.in_threads >= self._cfg.threads
         others_wait = is_full and any(listener.get_backlog() > 0 for listener in self._listeners)
         if others_wait or self._load.is_busier():
@@ -419,7 +419,7 @@ class EventLoop:
             if conn.close_s <= now_s:
                 self._drop(conn)
         else:
-            # A worker with its maximum number of connections waits at most CROWDED_HEAD_S for the next head on each.
+            # While the worker has its maximum number of connections, each may wait only CROWDED_HEAD_S for a head.
             wait_s = self._cfg.keepalive if conn in self.kept else HEAD_S
             if conn.limit_s <= now_s + (wait_s - CROWDED_HEAD_S if self._is_crowded else 0.0):
                 # After a partial head the client gets status 408; a silent connection is closed.

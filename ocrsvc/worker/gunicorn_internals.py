@@ -291,7 +291,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
     @property
     def APP_LOAD_ERROR(self) -> int:  # noqa: N802  gunicorn's name
-        """Exit code of a worker that cannot load the application; at the service's start it ends the service."""
+        """Exit code of a worker that cannot load the application; it ends the service if no worker was ever ready."""
         is_past_start = self.controller.has_ended or self.controller.worker_table.head.ever_ready
         return _NEVER if is_past_start else int(Arbiter.APP_LOAD_ERROR)
 

@@ -44,9 +44,9 @@ def next_grant(head: Head, workers: Sequence[Snapshot], now_s: float) -> tuple[S
 
 
 def _admit(head: Head, workers: Sequence[Snapshot]) -> Granted:
-    """SUCCESSOR if one more model and the largest memory increase so far fit on the GPU, else DRAIN_FIRST.
+    """SUCCESSOR if one more model, plus the largest growth of a worker so far, fits on the GPU; else DRAIN_FIRST.
 
-    NOTHING until the free memory was measured after the last exit.
+    NOTHING until the GPU's free memory was measured after the last exit of a worker.
     """
     measured = [worker for worker in workers if worker.state is State.READY and worker.gpu_read_s]
     fresh = [worker for worker in measured if worker.gpu_read_s > head.exited_s]
@@ -207,7 +207,7 @@ class ReplacementController:
                 self._free(snapshot.slot)
 
     def _free(self, slot: int) -> None:
-        """Free a worker's entry; if it was a successor, its READY predecessor keeps serving, and may get another."""
+        """Free a worker's entry. Its READY predecessor, if any, keeps serving, and may get a new successor."""
         self.worker_table.free(slot)
         for snapshot in self.worker_table.live():
             if snapshot.successor == slot and snapshot.state is State.READY:
@@ -229,7 +229,7 @@ class ReplacementController:
         return any(worker.state is State.READY and worker.slot != but for worker in self.worker_table.live())
 
     def _after_change(self) -> None:
-        """Shorten the wait before the next fork if no worker serves any more; end the service if none can start."""
+        """After workers have changed: fork sooner if none serves any more; end the service if none can start."""
         self._head.backoff_until_s = min(self._head.backoff_until_s, self._clock() + self._longest_back_off_s())
         self._give_up_if_hopeless()
 

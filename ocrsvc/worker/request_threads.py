@@ -71,7 +71,7 @@ class StartLimiter:
                 self._changed.notify()
 
     def left_s(self) -> float:
-        """Seconds until another request may start if none ends before; 0 if one may start now."""
+        """Seconds until another request may start, unless a starting one ends before; 0 if one may start now."""
         now_s = self._clock()
         self._end_s = {token: end_s for token, end_s in self._end_s.items() if end_s > now_s}
         return 0.0 if len(self._end_s) < self._at_once else next(iter(self._end_s.values())) - now_s
@@ -144,7 +144,7 @@ class LoadSharing:
 
     def __init__(self, table: WorkerTable, slot_number: int, engine_threads: int) -> None:
         self._table, self._slot_number, self._engine_threads = table, slot_number, engine_threads
-        # Numbers of open requests: over HTTP, running in a request thread or waiting for one; and in total, with gRPC.
+        # Numbers of open requests: those over HTTP, which have a request thread or wait for one; and all, with gRPC.
         self.in_threads = self.in_flight = 0
         self._counting = threading.Lock()
 
@@ -165,7 +165,7 @@ class LoadSharing:
         return self.has_waiting and self.in_flight - self._fewest_elsewhere() >= max(2, self.in_flight // 8)
 
     def may_accept_another(self, accepted: int) -> bool:
-        """Whether no other worker has fewer requests than this one, counting `accepted` new connections as requests."""
+        """Whether no other worker has fewer requests; this worker's `accepted` new connections count as requests."""
         return self.in_flight + accepted <= self._fewest_elsewhere()
 
     def _fewest_elsewhere(self) -> int:
