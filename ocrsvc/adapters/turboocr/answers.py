@@ -109,7 +109,7 @@ def _class_of(region: Region) -> tuple[str, int]:
 
 
 def _blocks(page: Page, scale: float) -> list[dict[str, object]]:
-    """The regions with text, in reading order."""
+    """TurboOCR's blocks: the regions that contain lines, in reading order."""
     with_text = [(number, region) for number, region in enumerate(page.regions) if region.lines]
     return [
         {
@@ -159,7 +159,7 @@ def code_of(error: OcrsvcError) -> str:
 
 
 def status_of(failure: OcrsvcError) -> int:
-    """The HTTP status, 400 for every unreadable file."""
+    """The HTTP status of an error: 400 for every unreadable file, as in TurboOCR."""
     return 400 if isinstance(failure, _BAD_FILES) and not isinstance(failure, errors.BodyTooLarge) else failure.status
 
 

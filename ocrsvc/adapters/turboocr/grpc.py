@@ -61,7 +61,7 @@ def _original_errors(answer: Callable[[Any, Call], Any]) -> Callable[[Any, Call]
 
 
 class _Service:
-    """TurboOCR's gRPC methods, which read images with `model`."""
+    """TurboOCR's gRPC methods, which read images with the reader of `model`."""
 
     def __init__(self, messages: Messages, model: OcrModel) -> None:
         self._messages, self._reader = messages, model.reader

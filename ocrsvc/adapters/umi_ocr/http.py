@@ -78,7 +78,7 @@ def make_umi_ocr(context: AdapterContext) -> Blueprint:
 def _failure(failure: OcrsvcError) -> Response:
     if is_wrong_path(failure):
         return Response(f"<h1>Error: {failure.status} {failure.title}</h1>\n", failure.status, content_type=HTML)
-    # Umi-OCR also reports an engine failure in a 200; overload errors keep their status, so that clients retry.
+    # Umi-OCR also reports an engine failure with status 200. Overload errors keep their status, so that clients retry.
     in_a_200 = is_reported_in_a_200(failure) or failure.code == "engine_failed"
     is_document = request.path.startswith(PATH)
     code = original_code_of(documents.CODES, failure, documents.NOT_JSON) if is_document else None
@@ -111,7 +111,7 @@ class _Drawing(RequestValues):
 
 
 def to_codes(page: Page, spent_s: float) -> dict[str, object]:
-    """The barcodes of a page in Umi-OCR's format, or its error code for none."""
+    """The barcodes of a page in Umi-OCR's format; for a page without any, Umi-OCR's error code."""
     if not page.barcodes:
         return {"code": answers.NO_TEXT, "data": "QR code not found in the image."}
     data = []
