@@ -21,8 +21,8 @@ _PAGE_KEYS: Final = ("width", "height", "angle", "text", "lines", "regions", "ta
 class SourceFile:
     """A file and the numbers of its pages to read, from 1; `name` is its name in results, unique in a plan.
 
-    `address` is a path or URL. For a member of an archive, `kind` is the type of archive, and `place` the position in
-    it. `version` changes with the content, "" if unknown. `total` is the page count; if 0 (unknown), page 1 is read.
+    `address` is a path or URL. For a member of an archive, `kind` is the type of archive, and `place` locates it
+    there. `version` changes with the content, "" if unknown. `total` is the page count; if 0 (unknown), page 1 is read.
     """
 
     name: str

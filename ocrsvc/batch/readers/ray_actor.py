@@ -83,7 +83,7 @@ def actor_options(request: ClusterRequest) -> dict[str, Any]:
         # Without restarts by Ray, every death is counted, and a new actor can start on any node.
         "max_restarts": 0,
         "max_task_retries": 0,
-        # Must exceed the number of engine threads (few with a GPU). Ray makes a thread per concurrent call.
+        # Ray makes a thread per concurrent call: allow more calls than engine threads, which are few with a GPU.
         "max_concurrency": max(16, math.ceil(request.cpus) + 4),
         "scheduling_strategy": "SPREAD",
     }

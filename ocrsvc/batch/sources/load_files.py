@@ -34,7 +34,7 @@ class SourceLoader:
         self._max_bytes, self._keeps_all = max_bytes, keeps_all
         # Open archives by kind, address and version, least recently used first.
         self._open: dict[tuple[str, str, str], Archive] = {}
-        # Contents of files by address and by position in an archive, least recently used first.
+        # Contents of files by address and `place` (the position in an archive), least recently used first.
         self._kept: dict[tuple[str, str], bytes] = {}
         self._lock = threading.Lock()
         # Each file uses one of these locks, so that threads do not load the same file twice.
@@ -72,7 +72,7 @@ class SourceLoader:
         return data
 
     def load(self, file: SourceFile | Found) -> bytes:
-        """Load a file or member; its version is not compared if it is "". Raises as `__call__`."""
+        """Load a file or archive member; its version must still be `file.version`, if known. Raises as `__call__`."""
         try:
             now = look_at(file.address)
             if file.version and now.version != file.version:
