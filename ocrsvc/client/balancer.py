@@ -63,7 +63,7 @@ class Host:
         probing: Whether a request is testing it after an ejection.
         more_s: Time from which `at_once` may grow again.
         failures: Number of consecutive failures.
-        ejection_s: Length of its last ejection; 0 after it has since worked for that long.
+        ejection_s: Length of its last ejection; 0 again once it has worked for that long.
         ejected_until_s: Time from which a request may probe it; None unless it is ejected.
     """
 
@@ -86,7 +86,7 @@ class Host:
         return self.ejected_until_s is not None
 
     def is_free(self, now_s: float) -> bool:
-        """Whether the service may get a request now if it is below its limit."""
+        """Whether the service may get a request now: neither ejected nor refusing. Ignores its concurrency limit."""
         may_ask = self.ejected_until_s is None or (now_s >= self.ejected_until_s and not self.probing)
         return may_ask and now_s >= self.refused_until_s
 
@@ -210,7 +210,7 @@ class Balancer:
         self.end(place, Outcome.ANSWERED)
 
     def blame(self, place: Place) -> None:
-        """Count a failure of a released slot's service, because another service answered the same request."""
+        """Count a failure of the service that had the slot `place`, because another one answered the same request."""
         self._judge(place.host, Outcome.FAULTY, probe=False)
 
     async def wait_for_room(self, timeout_s: float) -> None:
@@ -268,7 +268,7 @@ class Balancer:
                 self._waiting.popleft().set()
 
     def _is_silent_alone(self, place: Place) -> bool:
-        """Whether since the slot was taken other services have answered but its own has not, and so is at fault."""
+        """Whether a slot's service is at fault: since the slot was taken, others have answered but not this service."""
         answered = [host for host in self._hosts.values() if host.answered_s >= place.began_s]
         return bool(answered) and place.host not in answered
 
