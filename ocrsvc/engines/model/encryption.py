@@ -53,7 +53,7 @@ class ModelKey:
         raise TypeError("a key cannot be pickled")
 
     def expose(self) -> str:
-        """The key as text, for a child's socket and `ocrsvc models new-key`; must never be logged."""
+        """The key as text, to send it to a child process and to print it in `ocrsvc models new-key`; never log it."""
         return base64.b64encode(self._secret).decode("ascii")
 
     def derive(self, use: str) -> bytes:

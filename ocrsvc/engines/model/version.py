@@ -166,7 +166,7 @@ def _read_description(folder: Path, digests: Mapping[str, str]) -> Description:
 
 
 def _check_key(description: Description, key: ModelKey | None) -> ModelKey | None:
-    """The key for a version's files; None if they are not encrypted. Raises BadModel."""
+    """Return `key` if it fits a version's files, None if they are plain. Raises BadModel if they cannot be read."""
     encryption = description.encryption
     if encryption is None:
         return None

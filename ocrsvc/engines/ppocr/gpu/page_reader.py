@@ -1,6 +1,6 @@
-"""Detects and recognizes lines on the GPU: model inputs, masks and crops are made there, contours and texts in memory.
+"""Detects and recognizes lines on the GPU, which also makes model inputs, masks and crops.
 
-Contours are found in memory from the mask; a box is scored by the mean probability inside its rectangle. The GPU
+The CPU finds contours in the mask; a box is scored by the mean probability inside its rectangle. The GPU
 computes the mask in single precision, bit-identical to the CPU's. The mask takes one bit of a byte and the probability
 seven, so that both are copied at once, in a quarter of the probability map's bytes. Rounding to seven bits changes a
 mean by at most 1/254, which hardly ever changes the choice of boxes. Tests run the GPU code with numpy. At each start,
@@ -152,7 +152,7 @@ LINES: Final = ((1, 2.0, "Proof 4711"), (2, 5.0, "BIG 38"), (3, 1.0, "small lett
 
 
 def find_fault(on_gpu: OpenPage, in_memory: OpenPage) -> str | None:
-    """Compare what GPU and CPU read on drawn pages; returns the difference as a sentence's end, None if equal."""
+    """Read test pages on the GPU and on the CPU; returns the GPU's fault ("it reads ..."), None for equal texts."""
     for pixels in drawn_pages():
         task = ReadTask(Image(pixels, "png"))
         expected = read_page(task, in_memory(task)).text

@@ -69,7 +69,7 @@ def deconvolve_in_phases(proto: onnx.ModelProto) -> None:
     second, second_bias = graph.value(tail[3].input[1]), graph.value(tail[4].input[1]).reshape(-1)
     channels, middle = first.shape[:2]
     inner = first.transpose(2, 3, 1, 0).reshape(4 * middle, channels, 1, 1)
-    # Axes: row and column in the first deconvolution's outputs, the second's outputs, the second's inputs; channel.
+    # Axes, as row and column: the first deconvolution's outputs, the second's outputs, the second's inputs; channel.
     phases = np.zeros((2, 2, 2, 2, 2, 2, middle), np.float32)
     for row, column in np.ndindex(2, 2):
         phases[row, column, :, :, row, column] = second[:, 0].transpose(1, 2, 0)
@@ -142,7 +142,7 @@ class _Graph:
         return numpy_helper.to_array(self._constants[name])
 
     def constant(self, name: str, value: NDArray[Any]) -> str:
-        """Add a float32 constant, unless the name is known; returns its name in the graph."""
+        """Add a float32 constant, if none with this name was added before; returns its name in the graph."""
         name = f"layout.{name}"
         if name not in self._constants:
             tensor = numpy_helper.from_array(np.ascontiguousarray(value, np.float32), name)

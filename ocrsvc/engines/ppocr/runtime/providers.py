@@ -51,7 +51,7 @@ class Profile:
     most: Shape
 
     def covers(self, shape: Shape) -> bool:
-        """Whether an input shape is in the range."""
+        """Whether an input shape lies between the profile's smallest and largest shape."""
         return len(shape) == len(self.least) and all(
             low <= side <= high for low, side, high in zip(self.least, shape, self.most, strict=True)
         )
@@ -131,7 +131,7 @@ def cuda_options(gpu: GpuConfig, precision: Precision, stream: int | None) -> Op
 def tensorrt_options(
     input_name: str, profile: Profile, precision: Precision, stream: int | None, folder: Path | None
 ) -> Options:
-    """Options of TensorRT, which builds the profile's engine when the session opens; "fp16" allows half precision."""
+    """TensorRT's options: a session builds an engine for the shapes of `profile`. "fp16" allows half precision."""
     half = precision == "fp16"
     options: Options = {
         "trt_fp16_enable": half,
