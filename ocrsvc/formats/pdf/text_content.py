@@ -52,7 +52,7 @@ class PageFrame:
 
 
 def frame_of(media: Sequence[float], crop: Sequence[float], turn: int) -> PageFrame:
-    """The frame of a page with this MediaBox, CropBox and turn from the file; US Letter if no box is valid."""
+    """The frame of a page by its MediaBox, CropBox and Rotate (`turn`) in the file; US Letter if no box is valid."""
     whole = _box_of(media) or _NO_BOX
     left, bottom, right, top = _box_of(crop) or whole
     common = (max(whole[0], left), max(whole[1], bottom), min(whole[2], right), min(whole[3], top))
@@ -77,7 +77,7 @@ def page_content(lines: Iterable[TextLine], to_points: ToPoints, font: bytes, co
 
 
 def _drawn(line: TextLine, to_points: ToPoints, font: bytes, codes: FontCodes) -> bytes:
-    """The operators of one line, as wide as its box's lower side and as high as its left side."""
+    """The PDF operators that draw one line, as wide as its box's lower side and as high as its left side."""
     box, pieces = line
     top, _, end, start = [to_points(x, y) for x, y in zip(box[0::2], box[1::2], strict=True)]
     size, length = max(_MIN_POINTS, math.dist(top, start)), max(_MIN_POINTS, math.dist(start, end))
@@ -102,7 +102,7 @@ def _drawn(line: TextLine, to_points: ToPoints, font: bytes, codes: FontCodes) -
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """A line's unit vectors along and across its letters (run, rise), its pieces, and their starts in these vectors."""
+    """A line's unit vectors in reading direction and across it, its pieces, and each piece's start in these vectors."""
 
     run: Point
     rise: Point

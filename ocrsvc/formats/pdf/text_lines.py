@@ -15,8 +15,9 @@ from ocrsvc.results import Box, LineSource, Page
 _MIN_GAP: Final = 0.25  # least gap written between two words, in line heights; below 0.15 poppler joins words
 
 _MIN_BEND: Final = 0.3
-"""Least distance, across a bent line, of its words' centres, in heights of the tallest word. Straight lines have less,
-even if words lack ascenders or descenders."""
+"""A line is bent if its words' centres differ, across the line, by this many heights of the tallest word.
+
+In straight lines they differ less, even if words lack ascenders or descenders."""
 _MIN_HEIGHT: Final = 0.5  # words lower than this share of the tallest, such as a dash, may be off centre
 _OWN: Final[LineSource] = "text_layer"
 _HYPHENATED: Final = re.compile(r"[^\W\d_]-$")
