@@ -15,7 +15,7 @@ _REGION: Final = re.compile("(0|[1-9][0-9]{0,8}),(0|[1-9][0-9]{0,8}),([1-9][0-9]
 
 
 def parse_region(text: str) -> Rectangle:
-    """Parse a rectangle such as "10,20,300,40". Raises ValueError."""
+    """Parse a rectangle such as "10,20,300,40": x, y, width and height in pixels. Raises ValueError."""
     if match := _REGION.fullmatch(",".join(part.strip() for part in text.split(",", 4))):
         x, y, width, height = map(int, match.groups())
         return x, y, width, height

@@ -61,12 +61,12 @@ class PageCharacters:
         return (self.ink[:, :2] + self.ink[:, 2:]) / 2
 
     def of(self, chosen: Flags | Indices) -> "PageCharacters":
-        """The chosen characters, in this order."""
+        """A copy with only the chosen characters, in the order of `chosen`."""
         return PageCharacters(*(getattr(self, name)[chosen] for name in PageCharacters.__slots__))
 
 
 def page_characters(numbers: Numbers, counts: tuple[int, int, int], matrix: Matrix) -> PageCharacters:
-    """Unpack the numbers that the child process sent; `counts`: of characters, text objects, and objects over text."""
+    """Unpack the child process's numbers; `counts`: how many characters, text objects, and objects that cover text."""
     numbers = np.nan_to_num(numbers, posinf=_FURTHEST_PX, neginf=-_FURTHEST_PX)
     count, object_count, cover_count = counts
     sizes = CHARACTER_NUMBERS * count, OBJECT_NUMBERS * object_count, COVER_NUMBERS * cover_count
@@ -98,7 +98,7 @@ def _turned(vectors: Numbers, matrix: Matrix) -> Numbers:
 
 
 def _covered(middle: Numbers, places: Numbers, covers: Numbers, matrix: Matrix) -> Flags:
-    """Whether an object drawn later covers each character's centre; `places` and covers[:, 0] are drawing positions."""
+    """Whether a later object covers each character's centre; `places` and covers[:, 0] are places in drawing order."""
     covered = np.zeros(len(middle), np.bool_)
     corners = _to_pixels(covers[:, 1:].reshape(-1, 2, 2), matrix)
     for place, (left, top), (right, bottom) in zip(covers[:, 0], corners.min(axis=1), corners.max(axis=1), strict=True):
@@ -111,7 +111,7 @@ def _em_px(owned: Numbers, matrix: Matrix, heights: Numbers, has_ink: Flags) -> 
     """Font size of each character in pixels; from the height of the ink if the size in the file is implausible."""
     up = _turned(owned[:, 2:4], matrix)
     em = np.clip(np.abs(owned[:, 4]) * np.hypot(up[:, 0], up[:, 1]), _MIN_EM_PX, _FURTHEST_PX)
-    # A font size is implausible if the font's tallest letter is much smaller or larger than it.
+    # A font size is implausible if the font's tallest letter is much smaller or larger than this size.
     _, fonts = np.unique(owned[:, 5], return_inverse=True)
     highest = np.zeros(fonts.max(initial=-1) + 1)
     np.maximum.at(highest, fonts[has_ink], (heights / em)[has_ink])

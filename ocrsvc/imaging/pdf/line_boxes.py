@@ -24,7 +24,8 @@ _CORNERS: Final = [0, 1, 2, 1, 2, 3, 0, 3]  # indices in (left, top, right, bott
 class PlacedLines:
     """Lines and their boxes (L, 4, 2) in pixels of the drawn page, clockwise from where reading starts.
 
-    `turns` (M,) are the M characters' clockwise degrees, and `spans` (M, 4) left, top, right, bottom after leveling.
+    For each of the lines' M characters, `turns` (M,) is the direction of its line in clockwise degrees, and `spans`
+    (M, 4) is its left, top, right and bottom after turning the line level.
     """
 
     lines: Sequence[TextLine]
@@ -85,7 +86,7 @@ def _axes(turns: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _quads(spans: Numbers, turns: Numbers) -> Quads:
-    """Turn level left, top, right, bottom by `turns` clockwise degrees to corners on the page, (N, 4, 2)."""
+    """Rotate rectangles (left, top, right, bottom) by `turns` clockwise degrees; returns their corners, (N, 4, 2)."""
     across, down = _axes(turns)
     corners = spans[:, _CORNERS].reshape(-1, 4, 2)
     points = corners[..., :1] * across[:, None] + corners[..., 1:] * down[:, None]

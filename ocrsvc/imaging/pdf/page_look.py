@@ -71,7 +71,7 @@ def rest_share(edges: Pixels, quads: NDArray[np.float32], frame: PageFrame, regi
         inside = np.ascontiguousarray(np.where(covered, np.uint8(0), ink)[part])
         return _area_of_pieces(_without_rules(inside)) / max(1, inside.size)
 
-    # Covered text boxes cut ruled lines into pieces too short to recognize, so also try removing ruled lines first.
+    # Erased text boxes cut ruled lines into pieces too short to recognize, so also try removing ruled lines first.
     return min(share, share_outside(_without_rules(ink))) if (share := share_outside(ink)) else share
 
 
@@ -85,7 +85,7 @@ def _without_rules(ink: Pixels) -> Pixels:
     rest = ink
     for along, across in (((1, _RULE_PX), (_THICK_PX, 1)), ((_RULE_PX, 1), (1, _THICK_PX))):
         long = cv2.morphologyEx(ink, cv2.MORPH_OPEN, np.ones(along, np.uint8))
-        # A row of letters can be as long as a ruled line, but is thicker: keep what is thick.
+        # A row of letters can be as long as a ruled line but is thicker: remove only thin ones.
         thick = cv2.morphologyEx(long, cv2.MORPH_OPEN, np.ones(across, np.uint8))
         rest = np.asarray(cv2.subtract(rest, cv2.subtract(long, thick)), np.uint8)
     return rest
@@ -106,7 +106,7 @@ def _area_of_pieces(ink: Pixels) -> int:
 
 
 def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder | None:
-    """Make a RuleFinder for text turned by a multiple of 90 `degrees`, else None; its gaps are on the upright page."""
+    """Make a RuleFinder, whose gaps are on the upright page; None if text is not turned by a multiple of 90 degrees."""
     if degrees % 90:
         return None
     height, width = drawing.shape
@@ -128,7 +128,7 @@ def rule_finder(drawing: Pixels, frame: PageFrame, degrees: int) -> RuleFinder |
 def _find_rules(
     drawing: Pixels, ground: Pixels, left: Numbers, right: Numbers, top: Numbers, bottom: Numbers
 ) -> tuple[Flags, Flags]:
-    """For each gap: whether one pixel column is darker than the background; whether the background changes."""
+    """For each gap in a text line: whether a vertical rule stands in it; whether the background changes in it."""
     (height, width), is_rule, is_step = drawing.shape, np.zeros(len(left), np.bool_), np.zeros(len(left), np.bool_)
     if width < _MIN_DRAWING_PX:
         return is_rule, is_step

@@ -100,7 +100,7 @@ class Runs:
 
 
 def find_runs(level: Level, cells: Indices | None = None) -> Runs:
-    """Find the runs of a level's characters; `cells` (C,) are the characters' table cells, which runs do not cross."""
+    """Divide characters of one text direction into runs; `cells` (C,) are their table cells, which no run leaves."""
     is_new, downwards = _breaks(level)
     if cells is not None:
         is_new[1:] |= np.diff(cells) != 0

@@ -70,7 +70,7 @@ def with_lines(lines: TextLines, frames: Numbers) -> TextLines:
 
 
 def _characters(text: str) -> int:
-    """Width of a text in Latin characters, of which a Chinese one takes two, plus one for the box's margins."""
+    """Width of a text in Latin characters. A Chinese character counts as two, the margins of the box as one."""
     return 1 + len(text) + sum(ord(character) >= WIDE_CHARACTERS for character in text)
 
 
@@ -132,7 +132,7 @@ def white_below(lines: TextLines, rows: Sequence[Sequence[int]]) -> Numbers:
 
 
 def stripes_of(lines: TextLines, here: Indices) -> tuple[Indices, Numbers]:
-    """The lines sorted by their tops, and the space below each but the last, in line heights; negative for overlaps."""
+    """Sort lines by top edge; also returns the gaps between them, in line heights, negative where lines overlap."""
     order = here[np.argsort(lines.top[here], kind="stable")]
     if not len(order):
         return order, np.zeros(0)
@@ -154,7 +154,7 @@ def side_by_side(lines: TextLines, group: Indices, gap: float = CELL_GAP) -> lis
 
 
 def goes_on(lines: TextLines, one: Indices, other: Indices, end: float) -> Flags:
-    """Whether each line of `one` wraps into that of `other`: the next word does not fit before the right edge `end`."""
+    """Whether each line one[i] wraps into other[i], whose first word does not fit before the right edge `end`."""
     slack = FULL * lines.height[one]
     full = lines.right[one] + lines.first_word[other] >= end - slack
     return full & (lines.right[other] <= end + slack)
