@@ -128,7 +128,7 @@ class Job:
         self.note_progress()
 
     def note_progress(self) -> None:
-        """Sync the pages, and update the job's size and state in the database."""
+        """Flush the pages to disk, and update the job's size and state in the database."""
         with suppress(FileNotFoundError):
             self.database.sync(self.folder / LINES, self.folder / INDEX)
         sql = "UPDATE job SET bytes = ?, is_done = ? WHERE id = ?"
@@ -173,7 +173,7 @@ class Job:
             lines.write(orjson.dumps(page) + b"\n")
             lines.flush()
             entry = lines.tell() << 1 | ("error" in page)
-        # Written last, so that the index never points beyond the lines.
+        # Written last, so that no index entry points beyond the end of the file LINES.
         with (self.folder / INDEX).open("ab") as index:
             index.write(_ENTRY.pack(entry))
 
@@ -183,7 +183,7 @@ class Job:
         return rows[0][0] if rows else 0
 
     def note_reported(self, before: int, count: int) -> bool:
-        """Set `reported` from `before` to `count`; False, and no change, if it was changed meanwhile."""
+        """Raise the number of reported pages from `before` to `count`; False if another worker changed it meanwhile."""
         sql = "UPDATE job SET reported = ? WHERE id = ? AND reported = ? RETURNING id"
         return before == count or bool(self.database.rows(sql, count, self.id, before))
 

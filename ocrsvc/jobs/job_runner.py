@@ -74,7 +74,7 @@ class JobRunner:
         return self.thread.stopped.is_set() or self.is_leaving()
 
     def _read(self, job: Job) -> None:
-        """Read the rest of a job. If the disk is full, the job waits and is continued later."""
+        """Read the remaining pages of a job. If the disk is full, the job waits and is continued later."""
         if job.is_done():
             # Another worker ended this job, but died before it updated the database: update the database now.
             job.note_progress()
@@ -120,16 +120,16 @@ class JobReading:
         self._runner, self._reader, self._job, self._record = runner, runner.reader, job, job.record()
         self._options = unpack_options(self._record.options)
         self._context = RequestContext("batch", lambda: runner.is_stopping() or not job.is_there(), source="job")
-        # Numbers of the pages being read, and the admission that counts each.
+        # Pages being read: page number, and the admission of the job's API key that counts the page.
         self._in_progress: deque[tuple[int, Admission | None]] = deque()
         self._synced_s = time.monotonic()
         self._begun: dict[int, int] = {}
-        # The file is missing before the first page, and may be empty after a power failure.
+        # The file BEGUN is missing before the first page, and may be empty after a power failure.
         with suppress(FileNotFoundError, ValueError):
             self._begun = {int(number): times for number, times in job.get(BEGUN).items()}
 
     def read(self) -> None:
-        """Read the remaining pages. Raises ClientGone if this process ends or the job was deleted, OcrsvcError."""
+        """Read the remaining pages. Raises OcrsvcError: ClientGone if the job was deleted or this process ends."""
         numbers, job, page_s = self._record.numbers, self._job, self._runner.page_s
         if job.page_count() == len(numbers):
             return
@@ -171,7 +171,7 @@ class JobReading:
             self._give_up()
 
     def _begin(self, page: DocumentPage) -> RequestContext:
-        """Begin to read a page; returns the context of its request. Raises ClientGone, KeyRefused."""
+        """Count a try of a page; returns the request context to read it with. Raises ClientGone, KeyRefused."""
         if self._context.is_gone():
             raise client_gone()
         gate, key = self._runner.gate, self._record.key
@@ -245,7 +245,7 @@ class JobReading:
             self._note_begun(ended, number)
 
     def _note_begun(self, more: int | None, *numbers: int) -> None:
-        """Add `more` to the stored numbers of unfinished tries, by key in BEGUN; None clears them. Raises OSError."""
+        """Add `more` to the unfinished tries of the keys `numbers` in BEGUN; None resets them to 0. Raises OSError."""
         for number in numbers:
             times = self._begun.pop(number, 0)
             if more is not None and times + more > 0:
