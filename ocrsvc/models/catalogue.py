@@ -72,7 +72,7 @@ class Catalogue:
         return Verdict(accepted=True) if version.is_built_in else self.state.verdicts.get(version.digest)
 
     def is_refused(self, version: ModelVersion) -> bool:
-        """Whether a version was refused."""
+        """Whether a version failed its test or its loading, and so may not serve."""
         verdict = self.verdict(version)
         return verdict is not None and not verdict.accepted
 
@@ -93,7 +93,7 @@ class Catalogue:
 
 
 def make_catalogue(scan: Scan, policies: Policies, state: ModelState) -> Catalogue:
-    """Compute the catalogue; policies set by a client (in `state`) replace those of the file."""
+    """Compute the catalogue. Policies that a client has set (`state.policies`) replace those of `models.toml`."""
     policies = state.policies or policies
     catalogue = Catalogue(scan, policies, state, {})
     names = dict.fromkeys(version.name for version in scan.versions)

@@ -153,7 +153,7 @@ def model_of_engine(engine: str) -> ModelVersion:
 
 
 def wanted_without_key(scan: Scan, policies: Policies) -> Iterator[BadVersion]:
-    """Versions that the policies want but whose key is missing."""
+    """Versions that the policies want to load, but that cannot be decrypted because their key is missing."""
     lacking = [version for version in scan.bad if version.lacks_key]
     for version in lacking:
         policy = policies.of(version.name)

@@ -60,7 +60,7 @@ class WorkerModels:
         return self._lease_chosen(options, deadline, check, is_last=True)
 
     def _lease_chosen(self, options: ReadOptions, deadline: float, check: Check, *, is_last: bool) -> Lease:
-        """Like `lease`; unless `is_last`, it may also raise VersionRetired or LoadTakesLong: then select again."""
+        """Select a version and lease it. Raises as `lease`, and unless `is_last`, VersionRetired or LoadTakesLong."""
         version = self.selector.select(options)
         has_other = not (is_last or self.loaded.is_loaded(version)) and bool(self._others(version, options))
         try:
@@ -202,7 +202,7 @@ def open_worker_models(
 def memory_budget(settings: Settings, plan: ThreadPlan) -> int:
     """Memory limit of one worker's models together.
 
-    By default, the models of all workers and of one successor may fill half of the memory. The other half is for
+    By default, the models of all workers and of one replacement worker may fill half of the memory. The rest is for
     requests, and for growth of workers before they are replaced.
     """
     memory_bytes = read_memory_bytes()

