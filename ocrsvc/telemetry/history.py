@@ -98,7 +98,7 @@ def observe(store: MetricsStore, worker_table: WorkerTable, now_s: float) -> Poi
 
 
 def _sum(series: Series, metric: Metric, only: Sequence[str] = (), without: Sequence[str] = ()) -> float:
-    """Sum a metric's series, except those whose first label is in `without` or missing in a non-empty `only`."""
+    """Sum a metric's series by first label: all labels, or only those in `only`; never those in `without`."""
     labelled = ((" ".join(key[2:3]), values[0]) for key, values in series.items() if key[1] == metric.name)
     return sum(value for label, value in labelled if label not in without and (not only or label in only))
 

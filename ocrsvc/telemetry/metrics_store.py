@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from ocrsvc.results import Reading
 
 SERIES: Final = 4096
-"""Most series in one block: twice as many as requests in every format create; SERIES_DROPPED counts the excess."""
+"""Limit of series per block, twice the number that requests in all formats create; SERIES_DROPPED counts the excess."""
 
 SAMPLE_S: Final = 0.5
 # Longest wait of an ending worker for the sampler's thread, which a slow disk may block.
 _END_S: Final = 1.0
-# Kinds whose values are dropped when their worker ends, and kinds combined by maximum over workers instead of sum.
+# Kinds of metrics whose values are dropped when their worker ends.
 _ENDING: Final = ("gauge", "reading")
+# Kinds of metrics whose value is the maximum over all workers; other kinds are summed.
 _LARGEST: Final = ("latest", "reading")
 _KEY_BYTES: Final = 96
 _VALUES: Final = len(BUCKETS_S) + 2
@@ -57,7 +58,7 @@ class _Block(ctypes.Structure):
 
 
 class _Head(ctypes.Structure):
-    # `version` is odd while the arbiter adds a block to the common one; slots from `high` on were never used.
+    # `version` is odd while the arbiter adds a worker's block to its own; slots from `high` on were never used.
     _fields_ = (("version", ctypes.c_int64), ("high", ctypes.c_int64), ("started_s", ctypes.c_double))
 
 
@@ -154,7 +155,7 @@ class MetricsStore:
         self._exemplars.fold(slot)
 
     def read(self) -> Series:
-        """The values of the whole service; reads again if the arbiter moved counts, which might be counted twice."""
+        """The values of the whole service; reads again if the arbiter moved counts between blocks meanwhile."""
         for _ in range(_TRIES):
             version = self._head.version
             series = self._add_up()

@@ -29,7 +29,7 @@ _NS: Final = 1_000_000_000
 _ROOT: Final = Context()
 _SCOPE: Final = InstrumentationScope("ocrsvc", __version__)
 
-# A callback that gets a number of spans.
+# A callback, called with the number of spans that were dropped or exported.
 Count = Callable[[int], object]
 
 
@@ -90,7 +90,7 @@ class CountingExporter(SpanExporter):  # type: ignore[misc, unused-ignore]  # wh
 
 
 class OtlpTracer:
-    """A tracing.Tracer that exports spans; calls `on_drop` and `on_export` with the number of dropped or sent ones."""
+    """A tracing.Tracer that exports spans, and reports how many it dropped (`on_drop`) and sent (`on_export`)."""
 
     def __init__(
         self, provider: TracerProvider, exporter: SpanExporter, limits: BatchLimits, on_drop: Count, on_export: Count
@@ -137,7 +137,7 @@ class OtlpTracer:
         return decided is Decision.RECORD_AND_SAMPLE
 
     def _spans(self, span: RequestSpan) -> Iterator[ReadableSpan]:
-        """The request's span, and a child span for each segment of its ledger."""
+        """The request's span, and a child span for each of its stages."""
         context, parent_id = span.context, span.context.parent_id
         own = _span_context(context, int(context.span_id, 16))
         yield ReadableSpan(
