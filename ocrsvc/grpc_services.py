@@ -33,7 +33,7 @@ def make_services(model: OcrModel, names: Collection[str] | None = None) -> Meth
 
 
 def _health_check(messages: Messages, is_ready: Callable[[], bool], others: Methods) -> Method:
-    """gRPC's standard health check, for the whole server or one of the services in `others`."""
+    """gRPC's standard health check, for the whole server or for one service that has methods in `others`."""
     response = messages["grpc.health.v1.HealthCheckResponse"]
     services = {path.split("/")[1] for path in others}
 

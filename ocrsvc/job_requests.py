@@ -57,7 +57,7 @@ class ResultFiles:
         return self._jobs
 
     def send(self, job: Job, name: str, content_type: str) -> Response:
-        """Respond with a job's result in the format `name`, or ANSWER for the adapter's. Raises as `make_result`."""
+        """Respond with a job's result in the format `name` (ANSWER: the adapter's own). Raises as `make_result`."""
 
         def make(check: Check) -> Path:
             return make_result(self.jobs, job, name, check, request.left_s)

@@ -1,7 +1,7 @@
 """The key store in Redis or Valkey, for workers on many machines.
 
-Each call is an atomic run of one Lua script, with Redis's own clock. A call may be repeated if its response was lost:
-reservations are set, not added, and settlements carry the total of their series.
+Each call is an atomic run of one Lua script, with Redis's own clock. A call may be repeated if its response was lost,
+because calls send totals, not increments: a worker's reservation of a key, and a key's pages on one day.
 """
 
 from functools import cached_property

@@ -105,7 +105,7 @@ def selector_of(control: ModelControl, settings: Settings) -> VersionSelector:
 def _list(settings: Settings, url: str | None, access: Access, *, as_json: bool) -> None:
     """List the models and their versions."""
     if url:
-        # The reason is empty: a service does not send it, because it may contain paths.
+        # A service does not send why a version is unusable, because that text may contain paths.
         with access.client(url) as client:
             listed = [asdict(one) | {"state": one.state.lower(), "reason": ""} for one in client.models().models]
     else:

@@ -58,7 +58,7 @@ class TlsSocket:
         self._unsent = memoryview(b"")
         self._is_closing = False
         sock.setblocking(False)
-        # Expose these methods of the plain socket to code that expects a socket.
+        # Expose these members of the plain socket to code that expects a socket.
         self.family, self.fileno, self.setsockopt = sock.family, sock.fileno, sock.setsockopt
 
     @property

@@ -193,7 +193,7 @@ class Calls:
             stream.caller = caller
 
     def _check_key(self, stream: Stream, values: Mapping[str, str]) -> str:
-        """Check the key; return the name to which limits apply: the key's, else the network's. Raises OcrsvcError."""
+        """Check the API key; return the caller to limit: the key's, or the client's network. Raises OcrsvcError."""
         access, method = self.state.access, stream.method
         key = access.check(values, method, self.client_name) if access is not None else None
         if access is None or key is None:

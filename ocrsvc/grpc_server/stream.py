@@ -32,7 +32,7 @@ class Stream:
     call: Call
     reader: MessageReader
     share: Share
-    # The memory share of incomplete messages only; `share` includes their memory too.
+    # Counts incomplete messages against a budget of their own; `share` counts their memory too.
     arriving: Share
     record: CallRecord
     # Whether the call is small enough to be served even if the memory budget is used up.

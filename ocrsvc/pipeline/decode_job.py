@@ -69,7 +69,7 @@ class ReadRequest:
 
 
 def make_read_request(options: ReadOptions, limit_s: float, context: RequestContext = DEFAULT_CONTEXT) -> ReadRequest:
-    """Make a request for the calling thread, with a deadline `limit_s` seconds from now."""
+    """Describe a read request that the calling thread serves; its deadline is `limit_s` seconds from now."""
     deadline = time.monotonic() + limit_s
     check = make_check(context, deadline, time.monotonic)
     mask, for_engine = (*options.mask, *context.mask), options
@@ -108,7 +108,7 @@ class DecodeJob(Job[Page]):
         self.lease = request.reading_lease.again()
         # Set by `open`; None again after decoding, to free the memory.
         self.source: PageSource | None = None
-        # Bytes of the decoded image, by its header; bytes of the copied file, if the engine decodes it.
+        # Size of the decoded pixels, by the image's header; if the engine decodes the image, size of the copied file.
         self.pixel_bytes = 0
         # Peak memory while the image is decoded, rotated and shrunk.
         self.max_bytes = 0

@@ -46,7 +46,7 @@ class PageAccount(Protocol):
         """Reserve a page before reading it, even without `expect`. Raises OcrsvcError if the caller has none left."""
 
     def count(self) -> None:
-        """Count a page that was read, or answered from the cache."""
+        """Count a page that was read, or answered from the cache, against the caller's limit."""
 
 
 class _Uncounted(PageAccount):
@@ -148,7 +148,7 @@ class WorkQueue(Generic[J]):
             self._taken[priority] += 1
 
     def release(self, priority: Priority = "interactive") -> None:
-        """Free a place in the queue that was reserved for a job that was never queued, or has left the queue."""
+        """Free a reserved place in the queue, because its job has left the queue or is not queued after all."""
         with self._changed:
             self._taken[priority] -= 1
 

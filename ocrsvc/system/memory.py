@@ -54,7 +54,7 @@ def forget_peak_rss(clear_refs: Path = Path("/proc/self/clear_refs")) -> None:
 def read_process_bytes(pid: int, root: Path = Path("/proc")) -> int:
     """Anonymous memory of a process, with its proportional share of pages shared by fork (Pss_Anon); 0 if unknown.
 
-    Takes milliseconds, in which the process cannot map memory.
+    The kernel needs milliseconds for it, and blocks the process's memory mapping meanwhile.
     """
     return 1024 * _value_after(_words(root / str(pid) / "smaps_rollup"), "Pss_Anon")
 
