@@ -3,8 +3,8 @@
 Each worker holds all keys in memory and polls for changes four times a second. Checking a key never waits, and a
 revoked key ends within half a second. If the store has not responded for five seconds, all requests are refused.
 
-Pages are *counted* before their response is sent, in memory that outlives the worker, and settled in the store within a
-quarter of a second. Until then they are reserved there, so that concurrent requests cannot exceed a quota together.
+A request reserves its pages in the store, so that concurrent requests cannot exceed a quota together. Each page is
+*counted* before its response is sent, in memory that outlives the worker; within 0.25 s the store has its count.
 """
 
 import logging
@@ -70,7 +70,7 @@ class AccessGate:
         self._store.close()
 
     def check(self, secret: str | None, scope: Scope | None = None, adapter: str | None = None) -> KeyEntry:
-        """The key with this secret, if it may use this scope and wire format; None skips a check. Never waits.
+        """The key with this secret, if it may use `scope` and the wire format `adapter` (None: any). Never waits.
 
         Raises KeyMissing, KeyRefused for a wrong, revoked or expired secret, ScopeMissing, KeysUnavailable.
         """
@@ -85,7 +85,7 @@ class AccessGate:
     def check_named(
         self, name: str, scope: Scope | None = None, adapter: str | None = None, secret_id: str = ""
     ) -> KeyEntry:
-        """The key with this name, for a caller that a certificate or an earlier secret identifies; see `check`."""
+        """As `check`, for a caller known by its certificate, or (`secret_id`) by the secret that it sent earlier."""
         entry, stored = self._entries.get(name), None
         if secret_id:
             entry, stored = self._secrets.get(secret_id, (None, None))
