@@ -68,7 +68,7 @@ def _describe_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
 
 
 def _repository_methods(messages: Messages, model: OcrModel) -> dict[str, Method]:
-    """The methods that load models and, with a repository, unload them."""
+    """The methods that load models, and, if there is a repository, unload them."""
 
     def load(request: Any, call: Call) -> Any:
         v2_models.load_model(model, request.model_name, request.parameters, lambda: caller_of_call(call))

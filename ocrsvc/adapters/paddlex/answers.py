@@ -30,7 +30,7 @@ def failure_envelope(failure: OcrsvcError, log_id: object) -> tuple[int, dict[st
 
 
 def data_info(kind: str, pages: Sequence[Page]) -> dict[str, object]:
-    """Sizes in pixels; for a document also the number of pages read, as in PaddleX."""
+    """An image's size, or the number and sizes of the pages read of a document, in pixels and PaddleX's format."""
     sizes = [{"width": page.width, "height": page.height} for page in pages]
     if kind == "image":
         return sizes[0] | {"type": kind}

@@ -48,7 +48,7 @@ def make_trwebocr(context: AdapterContext) -> Blueprint:
         if has_corners:
             _check_short_side()
         data = request.content.first_image(("file",), ("img", "file"))
-        # chineseocr_lite's `compress` is only checked; the engine chooses the size.
+        # In chineseocr_lite's API, `compress` is only checked; the engine chooses the image size.
         max_side = None if has_corners else _max_side()
         page = shrink_page(context.read(data, ReadOptions(max_side=max_side)).page, max_side)
         raw_out = json.dumps(to_numbered(page) if has_corners else to_raw_out(page)).encode()
@@ -65,7 +65,7 @@ def make_trwebocr(context: AdapterContext) -> Blueprint:
 
 
 def _check_short_side() -> None:
-    """Raises BadOption for a `compress` that chineseocr_lite refuses."""
+    """Check `compress` as chineseocr_lite does. Raises BadOption for values that it refuses."""
     value = request.content.text("compress")
     if value is not None and not (_WHOLE.fullmatch(value) and int(value) >= MIN_SIDE_PX):
         raise BadOption(f"compress is {value[:20]!r}: accepted is a whole number from {MIN_SIDE_PX}.")
