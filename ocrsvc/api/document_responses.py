@@ -60,7 +60,7 @@ class DocumentResponses:
     ) -> Response:
         """The response in the requested formats, for files with at least one page; `json_of` makes the JSON.
 
-        Raises a page's error if the formats cannot report it, and as `write_document`.
+        Raises a page's error if the formats cannot report it, and the errors of `write_document`.
         """
         _check_failures(files, options.formats)
         documents, words = self._documents_of(files), options.read.wants_words

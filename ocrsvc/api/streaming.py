@@ -24,7 +24,7 @@ Pages = Generator[PageRead, None, None]
 def respond_by_page(pages: Pages, options: RequestedOptions, form: StreamForm, files: int, began_s: float) -> Response:
     """A response that starts when the first page is read; `files` is the number of files, `began_s` monotonic time.
 
-    Raises errors before the first page, and its own error if it is the only page or missed the deadline.
+    Raises errors that occur before that, and the first page's error if it is the only page or missed the deadline.
     """
     try:
         first = next(pages)
