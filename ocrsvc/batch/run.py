@@ -29,7 +29,7 @@ _MAX_UNWRITTEN: Final = 4
 
 
 class Run:
-    """Reads pages and writes output `parts` until the page limit or a `drain`; replaces files of `reopened` parts."""
+    """Reads and writes output `parts`, until the page limit or a `drain`; overwrites the files of `reopened` parts."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ _ENVIRONMENT: Final = {
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """A ready actor: Ray's handle, its answer to `start`, the groups it reads now, whether it cannot load files."""
+    """A ready actor: its handle, its answer to `start`, how many groups it is reading, whether it lacks the files."""
 
     handle: Any
     started: ActorStarted
@@ -150,9 +150,9 @@ class RayReader:
 
     @contextmanager
     def _taken(self, *, alone: bool) -> Iterator[Actor]:
-        """Wait for an actor with room for a group, and reserve the room; if `alone`, an idle actor with all its room.
+        """Wait for an actor with room for a group, and reserve that; if `alone`, for an idle one, and reserve it all.
 
-        No other group begins while a group waits to be read alone. Raises the error that made the reader fail.
+        No other group begins while a group waits to be read alone. If the reader has failed, raises the cause.
         """
         with self._changed:
             self._waiting_alone += alone
@@ -226,7 +226,7 @@ class RayReader:
             return max(0, self._request.actors - count)
         if self._starting:
             return 0
-        # Ray updates free resources late, so the nodes' total resources limit the number of actors, too.
+        # Limit actors by the nodes' total resources, too: Ray reports resources of new actors as free for a while.
         most = sum(room_in(self._request, node["Resources"]) for node in self.ray.nodes() if node["Alive"])
         room = min(room_in(self._request, self.ray.available_resources()), most - count)
         return max(room, 0 if count else 1)

@@ -1,4 +1,4 @@
-"""Plans the files of sources, and the images in archives and tables; an unreadable file becomes a failing page."""
+"""Plans the pages to read: of files, archives and tables. An unreadable file becomes a page that fails."""
 
 import heapq
 import os

@@ -38,7 +38,7 @@ _MAX_OPEN: Final = 4
 _MAX_ROWS: Final = 1000
 _PATHS_AT_ONCE: Final = 16
 _WINDOW_BYTES: Final = 24 * 1024 * 1024
-# A file of any size may state this many rows; more are accepted only up to one row per byte.
+# A table may always have this many rows. More are refused if the file has fewer bytes than rows.
 _FREE_ROWS: Final = 1_000_000
 _IMAGES: Final = ("image", "img", "bytes", "content")
 _PATHS: Final = ("path", "image_path", "file_name", "file", "image")
@@ -113,7 +113,7 @@ class TableArchive:
         self._table = (address, look_at(address).version)
 
     def members(self, archive: Found) -> Iterator[Found]:
-        """List the rows; the column is only read if it has paths, or documents whose pages must be counted."""
+        """List the rows. Reads the column only if it has paths, or documents, whose pages must be counted."""
         row = 0
         while found := orjson.loads(self._tables.ask((*self._table, self._column), row)):
             for size, head, path, problem in found:
@@ -132,8 +132,8 @@ class TableArchive:
 class _Table:
     """In the child: a table, with its column of images or of paths to images.
 
-    Rows are read one at a time, as a dictionary encoding may repeat a large value a thousand times. The last rows are
-    kept, because callers request them slightly out of order.
+    Rows are read one at a time, because many rows may decode to copies of one large value. The last rows are kept,
+    because callers request them slightly out of order.
     """
 
     def __init__(self, address: str, column: str | None) -> None:
@@ -266,7 +266,7 @@ def _error_of(error: Exception) -> list[Any]:
     if isinstance(error, MemoryError):
         error = BrokenArchive(f"Reading it takes more memory than {_MEMORY_BYTES // 1_000_000} MB.")
     elif not isinstance(error, OcrsvcError):
-        # Other exceptions come from pyarrow, and describe what is wrong with the file.
+        # All other exceptions come from pyarrow; their text says what is wrong with the file.
         error = BrokenArchive(f"The table is cut off or damaged: {str(error)[:200]}.")
     return [type(error).__name__, error.detail, error.remedy]
 
