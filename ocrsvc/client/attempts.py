@@ -12,7 +12,7 @@ MAX_BROKEN: Final = 5
 FIRST_WAIT_S: Final = 0.2
 _MAX_PAUSE_S: Final = 1.0
 _FAULTS: Final = 2
-# Outcome by error class. A service is blamed for any other error only if another service answers the same request.
+# Outcome by error class. For any other error, a service is blamed only if another one answers the same request.
 _OUTCOMES: Final = (
     (NotConnected, Outcome.NOT_CONNECTED),
     (Unreachable, Outcome.BROKEN),

@@ -32,8 +32,8 @@ MAX_RESPONSE_BYTES: Final = 1 << 28
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=64)
 _SINGLE_SERVICE_RULES: Final = Rules(connect_s=5.0, patience_s=3.0)
 _LOOKUP_RETRY_S: Final = 5.0
-# The kernel closes a connection after six seconds without TCP acknowledgements. A response may take long, but a host
-# that is no longer reachable is noticed.
+# The kernel closes a connection after six seconds without TCP acknowledgements, so that a request for a page that takes
+# long ends soon if its host becomes unreachable.
 _TCP_OPTIONS: Final = (
     ("TCP_KEEPIDLE", 3),
     ("TCP_KEEPALIVE", 3),
@@ -270,7 +270,7 @@ class NameLookup:
             raise NotConnected(f"No address is known for {names}: {self._reason}.", "Check the name.")
 
     def refresh(self, older_than_s: float) -> None:
-        """Start lookups if the last ones are older than `older_than_s`."""
+        """Start DNS lookups if the last ones are older than `older_than_s`."""
         is_running = self._running is not None and not self._running.done()
         if self._names and not is_running and self._clock() - self._begun_s >= older_than_s:
             self._begun_s = self._clock()
