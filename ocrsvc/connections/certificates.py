@@ -43,8 +43,8 @@ class MemoryCopy:
     """A copy of the TLS files in memory, written by the arbiter and read by its workers. Raises OSError.
 
     Workers thus load what the arbiter has tested, even if the files have changed or workers may not read them. OpenSSL
-    loads only from paths, which these copies have below /proc. Create it before the fork: workers inherit the
-    descriptors.
+    loads only from paths, which these copies have below /proc. Make the copy before the fork, because workers inherit
+    its file descriptors.
     """
 
     def __init__(self) -> None:
