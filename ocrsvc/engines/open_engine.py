@@ -66,7 +66,7 @@ def own_settings(entry: EngineEntry) -> frozenset[str]:
 
 
 def _value_of(model: ModelVersion, name: str, value: Any) -> object:
-    """Convert a TOML value for the settings: scalars to text (so True cannot pass for 1), `./` paths to absolute."""
+    """Convert a TOML value for the settings: scalars to text, so that True is not 1; `./` paths to absolute ones."""
     if isinstance(value, dict | list):
         return value
     text = str(value)

@@ -235,7 +235,7 @@ def _find(page: Pixels, runner: ModelRunner) -> list[Outline]:
 
 
 def _misplaced(single: Sequence[Outline], other: Sequence[Outline]) -> Difference:
-    """Compare positions: number of lines that fp32 found; number of moved, missing and extra lines; no confidences."""
+    """Compare positions: counts of fp32's lines, and of moved, missing and extra lines; no confidences."""
     alike, places = 0, [corners(line) for line in other]
     for line in single:
         shift_px = min((float(np.abs(place - corners(line)).max()) for place in places), default=math.inf)

@@ -88,7 +88,7 @@ def _parse(event: bytes, address: Address) -> tuple[str, str]:
 
 
 async def _events(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """The data of server-sent events, up to the end of the stream. Raises ServerError if it is too large."""
+    """Yield the data of a stream's events. Raises ServerError if an event or the stream is too large."""
     rest, length = b"", 0
     async for piece in answer.aiter_raw():
         length += len(piece)

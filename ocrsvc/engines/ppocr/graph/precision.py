@@ -35,7 +35,7 @@ Weights = NDArray[np.float32]
 
 
 def to_fp16(proto: onnx.ModelProto, scores: str) -> onnx.ModelProto:
-    """Convert a model to half precision, except the product that makes `scores` and all after it. Changes `proto`."""
+    """Convert a model to half precision, except the end from the product for `scores` on. Changes `proto`."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     head = _detach_head(proto.graph, scores)
@@ -55,7 +55,7 @@ Head = tuple[list[onnx.NodeProto], list[onnx.TensorProto], list[onnx.ValueInfoPr
 
 
 def _detach_head(graph: onnx.GraphProto, scores: str) -> Head | None:
-    """Remove and return the end of the graph from the final product on; the graph then returns that end's inputs."""
+    """Cut the graph before the final product, so that it returns that product's inputs; returns the part cut off."""
     producers = {output: node for node in graph.node for output in node.output}
     if scores not in producers:
         return None

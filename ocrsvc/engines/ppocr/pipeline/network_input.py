@@ -78,7 +78,7 @@ def to_tensor(pixels: Pixels, input_format: InputFormat = USUAL) -> NDArray[np.f
 
 @cache
 def _values(mean: Triple, std: Triple) -> tuple[Shades | None, Shades, Shades, Shades]:
-    """Lookup tables for gray (None if the channels' formats differ), blue, green and red."""
+    """Lookup tables for gray (None if mean or std differs by channel), blue, green and red."""
     if (mean, std) == (HALF, HALF):
         return GRAY_VALUES, COLOUR_VALUES, COLOUR_VALUES, COLOUR_VALUES
     blue, green, red = (((_SHADES / 255 - m) / s).astype(np.float32) for m, s in zip(mean, std, strict=True))
@@ -105,7 +105,7 @@ def at_usual_height(crop: Pixels) -> Pixels:
 
 
 def find_noisy_ground(counts: Counts) -> tuple[NDArray[np.int64], int] | None:
-    """The gray levels (C,) of a noisy background and the noise's reach, by a line's histograms (C, 256); or None."""
+    """Gray levels (C,) of a noisy background, and the noise's largest distance from them; None if it is not noisy."""
     seen = counts[len(counts) // 2]
     total, tone = int(seen.sum()), _tone(seen)
     low, high = (int(level) for level in np.searchsorted(seen.cumsum(), (TAIL_SHARE * total, (1 - TAIL_SHARE) * total)))

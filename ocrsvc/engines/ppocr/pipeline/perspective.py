@@ -27,7 +27,7 @@ MAX_ANGLE: Final = float(np.radians(35))
 # seven exceed 0.05, all of them photographs or product pictures.
 MIN_CONVERGENCE: Final = 0.1
 MAX_UNEXPLAINED: Final = 1 / 3  # largest share of the spread of directions that the fit may leave unexplained
-# Smallest thickness at an end relative to the middle; lines nearer to the vanishing point are unreadable.
+# Least ratio of a line's thickness at its thinner end to that in its middle; below, the line is unreadable.
 MIN_SIZE: Final = 0.3
 _ROUNDS: Final = 8
 
