@@ -16,7 +16,7 @@ DEFAULTS: Final = ReadOptions()
 
 
 def page_to_dict(page: Page, number: int, options: ReadOptions = DEFAULTS, *, lines: bool = True) -> dict[str, object]:
-    """Convert page `number` (from 1) to a dict with its lines, if `lines`, and requested layout, tables and barcodes.
+    """Convert page `number` (from 1) to a dict: with its lines if `lines`, and with what `options` asks for.
 
     Boxes are four [x, y] corners, clockwise from where reading starts.
     """

@@ -31,7 +31,7 @@ _STEPS: Final = 8  # sizes are counted in eighths of a pixel
 
 
 class BodySize:
-    """Median letter size of the added pages, which must have one page size, as sizes are in pixels."""
+    """Median letter size of the added pages, in pixels; all of them must have the same width and height."""
 
     def __init__(self) -> None:
         self._heights, self._widths = Counter[int](), Counter[int]()

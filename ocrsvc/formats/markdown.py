@@ -24,8 +24,8 @@ def markdown_parts(pages: Iterable[Page], _count: int, _engine: EngineInfo) -> I
 def markdown_by_page(pages: Iterable[Page]) -> Iterator[tuple[Page, str]]:
     """Yield each page with its Markdown.
 
-    Heading levels depend on the text size of the paragraphs of all pages of equal dimensions so far: a title page
-    alone has hardly any.
+    Heading levels are relative to the paragraphs' text size on all pages of equal dimensions so far, because a title
+    page has hardly any paragraphs.
     """
     bodies: dict[tuple[int, int], BodySize] = {}
     for page in pages:
@@ -51,7 +51,7 @@ def _written(blocks: Sequence[Block]) -> str:
 
 
 def _block(block: Block, number: int) -> tuple[str, int]:
-    """Convert a block to Markdown; returns it and its list item number, or 0. `number` is the previous block's."""
+    """Convert a block to Markdown; returns that and the block's list number (0: none). `number`: the one before."""
     match block.kind:
         case "table":
             return block.text, 0

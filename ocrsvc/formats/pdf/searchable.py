@@ -52,9 +52,9 @@ def write_searchable_pdf(result: DocumentResult, output: Output, limit_s: float,
 
 
 def lay_over_pages(file: BinaryIO, texts: Iterable[PageText], output: Output, limit_s: float, check: Check) -> None:
-    """Write a PDF (a file with a descriptor) with `texts`, in any order, on its pages; raises what a `Writer` raises.
+    """Add `texts`, in any order, to the pages of a PDF file, which must have a descriptor. Raises as a `Writer` does.
 
-    Pages without text stay unchanged; a PDF without any text is copied.
+    Pages without a text stay unchanged; without any text, the PDF is copied.
     """
     stop_s = time.monotonic() + limit_s
     with TemporaryFile() as text, TemporaryFile() as laid:

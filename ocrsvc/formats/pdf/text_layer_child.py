@@ -119,7 +119,7 @@ def _frame_of(inherited: dict[str, Any]) -> PageFrame:
 
 
 def _numbers_of(values: Any) -> list[float]:
-    """Convert an array to numbers; empty if it contains anything else, because pdfium then ignores the array."""
+    """Convert an array to numbers; empty if any item is no number, because pdfium ignores such an array, too."""
     try:
         return [float(value) for value in values]
     except (TypeError, ValueError):
