@@ -83,7 +83,7 @@ def tall_gutters(lines: TextLines, ordered: Indices) -> list[Gutter]:
 
 
 def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Flags) -> tuple[int, int]:
-    """A gutter's lines [first, last) without rows at the top and bottom that blank space separates from its columns."""
+    """Cut off rows above and below a gutter's columns that blank space separates from them; returns [first, last)."""
     here, is_right = ordered[first:last], ~is_left[first:last]
     lefts, size = lines.left[here], median(lines.height[here])
     edge = np.sort(lefts[is_right])[max(1, int(EDGE * np.sum(is_right)))]
@@ -113,7 +113,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
     apart = _are_headings(lines, here[end:], here[:end][~is_right[:end]]) & (tail > usual + STRIPE)
     if last < len(ordered):
         below = (lines.top[ordered[last]] - lines.bottom[here[-1]]) / size
-        # The gutter ends only at a blank space taller than the gaps between paragraphs of the left column.
+        # End the gutter only at a gap taller than those between the paragraphs of the left column.
         recurring = np.sort(np.append(stripes_of(lines, here[:end][~is_right[:end]])[1], [0.0, 0.0]))[-2]
         apart |= tail > max(usual, min(HEADER, max(below, recurring))) + STRIPE
     ends = np.flatnonzero(apart)
@@ -121,7 +121,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
 
 
 def _are_headings(lines: TextLines, here: Indices, text: Indices) -> Flags:
-    """Which lines `here` are headings: only the last lines, at most HEADING_ROWS, if in larger type than `text`."""
+    """Which lines are headings of text below: up to HEADING_ROWS at the end of `here`, in larger type than `text`."""
     # A box around only a few characters is too high, so in a heading the characters must also be wider.
     larger = lines.height[here] > HEADING * median(lines.height[text])
     larger &= lines.character[here] > HEADING * median(lines.character[text])
@@ -135,7 +135,7 @@ def _height(lines: TextLines, here: Indices) -> int:
 
 
 def _places(lefts: Numbers, rights: Numbers) -> Numbers:
-    """Candidate x of gutters: right edges followed by another line's left edge; those that fewest lines cross first."""
+    """Candidate x of gutters: right edges followed by a line's left edge. Those that fewest lines cross come first."""
     edges = np.concatenate([rights, lefts])
     order = np.argsort(edges, kind="stable")
     is_left = order >= len(rights)
@@ -273,7 +273,7 @@ def _paragraphs(lines: TextLines, column: Indices, least: float) -> Indices:
 
 
 def _is_tight(lines: TextLines, column: Indices, most: float = TIGHT) -> bool:
-    """Whether most lines of a column follow at most `most` line heights below the line before."""
+    """Whether the median distance from line to line of a column is at most `most` line heights."""
     return median(np.diff(lines.middle[column])) <= most * median(lines.height[column])
 
 
