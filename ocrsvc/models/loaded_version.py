@@ -51,8 +51,8 @@ class LoadedVersion:
     def open_handles(self, limit_s: float, *, beside_others: bool) -> None:
         """Open and warm up a handle per engine thread, in that thread; on failure all are closed again.
 
-        With `beside_others`, other versions are in use: an engine with `any_thread` then opens its handles in this
-        thread. Raises the engine's errors, EngineUnavailable after `limit_s`.
+        `beside_others` says that engine threads are using other versions. An engine with `any_thread` then opens its
+        handles in this thread. Raises the engine's errors, and EngineUnavailable after `limit_s`.
         """
         try:
             self._open_handles(limit_s, beside_others=beside_others)
@@ -151,7 +151,7 @@ class ModelMemory:
         return max(estimate, self._largest.get(version.description.engine, 0))
 
     def check(self, version: ModelVersion) -> None:
-        """Raises EngineUnavailable if one version exceeds the memory budget, as measured or by its files' size."""
+        """Raises EngineUnavailable if this version alone exceeds the memory budget, by its measured or file size."""
         known = self._measured.get(key_of(version))
         needed = _held_bytes(known) if known else _file_bytes(version)
         if self.budget_bytes is not None and needed > self.budget_bytes:

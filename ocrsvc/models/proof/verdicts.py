@@ -50,7 +50,7 @@ UNDECIDED: Final = ("gone", "unknown", "killed")
 
 
 class Verdicts:
-    """Stores verdicts for all workers of a machine; safe for any thread and process."""
+    """Stores the proofs' verdicts on versions for all workers of a machine; safe for any thread and process."""
 
     def __init__(self, settings: Settings, store: StateStore, metrics: WorkerMetrics | None = None) -> None:
         self._repository, self._machine = settings.models, machine_cache_key(settings)
@@ -59,7 +59,7 @@ class Verdicts:
     def cache_key_of(self, version: ModelVersion) -> str:
         """Key that changes with all that a verdict depends on: a refusal with another key is outdated.
 
-        Call this before the proof reads the files, so that later changes of files count.
+        Call this before the proof reads the files: if they change meanwhile, the verdict must be outdated.
         """
         files = [version.folder / file for file in version.digests]
         for folder in reference_folders(self._repository, version):
@@ -152,7 +152,7 @@ class CandidateProver:
 
 
 def prove_by_command(version: ModelVersion, control: ModelControl, prove: Prove, verdicts: Verdicts) -> Judgement:
-    """Prove a version, compared with the serving one, as a worker does; store the verdict if there was none before."""
+    """Prove a version against the serving one, as a worker does; store the verdict unless there already is one."""
     catalogue, basis = control.catalogue(), verdicts.cache_key_of(version)
     model, before = catalogue.models[version.name], catalogue.verdict(version)
     if before is not None and before.accepted:
@@ -194,7 +194,7 @@ class CrashGuard:
             with contextlib.suppress(OSError):
                 self._mark(version, stack)
             yield
-        # The load ended without a crash, so the count starts again.
+        # The load ended without a crash, so start the count of crashed loads at 0 again.
         _remove(crashed)
 
     def _mark(self, version: ModelVersion, stack: contextlib.ExitStack) -> None:
