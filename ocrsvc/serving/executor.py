@@ -70,7 +70,7 @@ class Executor(Generic[J]):
             raise
 
     def wait(self, job: J) -> Any:
-        """Return the job's result. Raises its error, DeadlineExceeded; while it is queued NeverStarted, ClientGone."""
+        """Return the job's result. Raises its error, or DeadlineExceeded; if queued, NeverStarted or ClientGone."""
         try:
             with waiting():
                 return self._wait(job)
