@@ -156,7 +156,7 @@ def _entries(worker_table: WorkerTable) -> Iterator[Family]:
 
 
 def latest_by_gpu(entries: Iterable[WorkerEntry], row: Row) -> Samples:
-    """For each GPU, the value of the worker that read it last."""
+    """For each GPU, the latest value: that of the worker which read it last."""
     read_at = "gpu_busy_read_s" if row.metric is metrics.GPU_UTILIZATION else "gpu_read_s"
     read = sorted((entry for entry in entries if getattr(entry, read_at)), key=lambda entry: getattr(entry, read_at))
     return {(str(entry.gpu),): getattr(entry, row.field) for entry in read}
