@@ -280,7 +280,7 @@ def _exiting_on_failure(worker: RecyclingWorker, head: Head) -> Iterator[None]:
 
 
 def _is_final(error: OcrsvcError) -> bool:
-    """Whether the engine itself reported that it cannot be opened; a crashed child process does not count."""
+    """Whether the engine refused to open, so that retries are useless; False if its child process crashed."""
     while isinstance(error.__cause__, OcrsvcError):
         error = error.__cause__
     return isinstance(error, OperatorError)

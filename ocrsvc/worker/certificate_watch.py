@@ -50,7 +50,7 @@ class CertificateWatch:
             self._metrics.put(TLS_NOT_AFTER, certificates.current.certificate.not_after_s)
 
     def look(self) -> None:
-        """Called once a second: load changed files, and log a warning before the certificate expires."""
+        """Once a second: load certificate files that have changed, and log a warning before the certificate expires."""
         if self.certificates is None:
             return
         if self.certificates.have_changed():

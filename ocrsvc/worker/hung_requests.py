@@ -92,7 +92,7 @@ class HungRequests:
 
 
 def find_suspects(in_flight: Sequence[InFlight], used_s: Sequence[float], timeout_s: float) -> list[InFlight]:
-    """The requests, usually one, whose threads used the most CPU time; `used_s`: CPU time since each request began."""
+    """Find the requests, usually one, whose threads used the most CPU time since they began (`used_s`)."""
     min_s = max(CPU_SHARE * timeout_s, _TIE_SHARE * max(used_s, default=0.0))
     pairs = zip(in_flight, used_s, strict=True)
     return [request for request, cpu_s in pairs if request.stage.is_risky and cpu_s >= min_s]
