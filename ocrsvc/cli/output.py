@@ -122,7 +122,7 @@ def _copied_to(output: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _beside(output: Path) -> Iterator[IO[bytes]]:
-    """Yield a file in a temporary folder beside the output; at the end move it to the output, keeping its mode."""
+    """Yield a file in a temporary folder beside the output; at the end it replaces the output and gets its mode."""
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name[:40]}.") as folder:
         draft = Path(folder, "draft")
         with draft.open("w+b") as file:
