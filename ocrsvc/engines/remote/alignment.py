@@ -41,7 +41,7 @@ def align(lines: Sequence[Line], texts: Sequence[str]) -> tuple[Line, ...]:
 
 
 def _places(text: str, other: str) -> _Places:
-    """Align two texts, character by character; a deleted character gets the index of the next one that is kept."""
+    """For each character of `text`, its index in `other` (if deleted, that of what follows) and the edit step."""
     return [
         (step.dest_start + (0 if step.tag == "delete" else at), step.tag)
         for step in Levenshtein.opcodes(text, other)

@@ -208,7 +208,7 @@ def _count_pieces(strip: _Strip) -> int:
 
 
 def _grow(strip: _Strip, pieces: int, unclip: float) -> Outline:
-    """The line's outline on the map, grown by the unclip distance."""
+    """The curved line's outline on the map, with `pieces` straight pieces per side, grown by the unclip distance."""
     distance = strip.length * strip.thickness * unclip / (2 * (strip.length + strip.thickness))
     places = np.linspace(-1, 1, pieces + 1)
     points, normals = strip.points(places), strip.normals(places)

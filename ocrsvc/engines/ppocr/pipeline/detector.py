@@ -99,7 +99,7 @@ class Detector:
             self._large_runs.release()
 
     def padded_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """The size (w, h) to which an input of `size` is padded by repeating its last row and column."""
+        """The size (w, h) to which an input of `size` is padded on a GPU; a CPU needs no padding."""
         return size if self.device == "cpu" else (padded_side(size[0]), padded_side(size[1]))
 
     def run_arrays(self, array: Any) -> Any:

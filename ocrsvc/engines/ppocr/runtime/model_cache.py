@@ -194,7 +194,7 @@ def _copy_verified(entry: Path, temporary: Path) -> dict[str, bytes]:
 
 
 def _read_verified(file: Path) -> bytes | None:
-    """The content of a file that `_write_sealed` wrote; None if it is damaged, or others could have written it."""
+    """The content of a file that `_write_sealed` wrote; None if it is damaged or another user may have written it."""
     try:
         with file.open("rb") as opened:
             if not _is_trusted(os.fstat(opened.fileno())):
