@@ -212,7 +212,7 @@ def _rule_of(request: Request) -> str:
 
 
 def _format_of(request: Request) -> str | None:
-    """The name by which API keys allow the request's wire format; None for the service's own routes."""
+    """The name of the request's wire format, to which API keys can be restricted; None for routes that have none."""
     name = request.blueprint or ""
     return None if name in _NO_FORMAT else name
 
