@@ -74,7 +74,7 @@ def _around_tables(
 ) -> list[int]:
     """Put the lines `here` and the tables with these frames in reading order; `orders` has the lines of each table."""
     if not frames:
-        # Lines that all overlap in x by more than a line height (boxes may overlap slightly) are one column: sort by y.
+        # Boxes of neighbouring columns may overlap slightly. If all overlap more than that in x, they are one column.
         if lines.left[here].max() + median(lines.height[here]) < lines.right[here].min():
             return [int(line) for line in top_down(lines, here)]
         return order_of(lines, here)
