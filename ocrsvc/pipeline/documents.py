@@ -102,7 +102,7 @@ class Documents:
 
 
 def find_own_page(page: DocumentPage, request: ReadRequest) -> OwnPage | None:
-    """The page's text in the document; None for an image or if not requested. Raises as `Document.own_page`."""
+    """A PDF page's text layer; None for an image or if none is requested. Raises as `Document.own_page`."""
     if not takes_own_text(request.options):
         return None
     request.context.ledger.enter("decode")
