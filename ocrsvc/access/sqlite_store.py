@@ -1,8 +1,8 @@
 """The key store in a SQLite file, for all workers of one machine.
 
 The file is in WAL mode: readers never wait, and writers only for single statements. It is synced when a key changes and
-at checkpoints: counts survive the death of any process, and only a power failure can lose the last moments. Its times
-are monotonic seconds, which all processes of a machine share.
+at checkpoints. Counts survive the death of any process; only a power failure can lose those of the last moments. Times
+in the file are monotonic seconds, which all processes of a machine share.
 """
 
 import errno
@@ -27,7 +27,7 @@ _MAX_LOG_BYTES: Final = 8 << 20
 _OWNER_ONLY: Final = 0o600
 _SCHEMA_VERSION: Final = 1
 
-# Finds the newest table of the schema; a file without it gets the missing tables.
+# Finds the table that was added to the schema last; in a file without it, missing tables are created.
 _LAST_TABLE: Final = "SELECT 1 FROM sqlite_master WHERE name = 'series_total'"
 _RESERVE: Final = "INSERT INTO reserve VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SETTLE: Final = "INSERT INTO settle VALUES (?, ?, ?, ?, ?, ?, ?)"
