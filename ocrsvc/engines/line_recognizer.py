@@ -1,7 +1,7 @@
 """The interface of every line recognizer: crops of lines in, their texts out.
 
-A `LineRecognizer` is what a plug-in provides; `engines/line_engine.py` makes an engine of it. `path_at` describes the
-characters' positions for recognizers that report boxes; the words and characters of answers come from them.
+A plug-in provides a `LineRecognizer`, of which `engines/line_engine.py` makes an engine. For recognizers that report
+boxes, `path_at` makes the `Path`, from which the words and characters of answers come.
 """
 
 from collections.abc import Sequence

@@ -89,7 +89,7 @@ class Detection(_Table):
 
 
 class Recognition(_Table):
-    """A line recognizer; a model of ppocr may have several for different scripts, of which the first is the default.
+    """A line recognizer. A model of ppocr may have several, for different scripts; the first is the default.
 
     Dictionary, space, height and normalisation are for ONNX models only.
     """

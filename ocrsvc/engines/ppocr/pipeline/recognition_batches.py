@@ -111,7 +111,7 @@ class TwoStageRunner:
             pairs = zip(found, logits, strict=False)
             return [decode(RecognizerOutput(*classes, of_line)) for classes, of_line in pairs]
 
-        # In order of width, because a run of another width than the one before takes 1.4 ms longer.
+        # Run lines in order of width, because a run takes 1.4 ms longer if the width has changed.
         order = sorted(range(len(lines)), key=lambda index: lines[index].width)
         groups = groups_of(self._shared_threads.map(compute, [lines[index] for index in order]))
         made = [one for group in self._shared_threads.map(choose, groups) for one in group]

@@ -37,7 +37,7 @@ BEAM_WIDTH: Final = 10
 
 
 def input_width(length: float, across: float, height: int = HEIGHT_PX) -> int:
-    """The width of the network's input, in pixels, for a line with this length and height on the page."""
+    """The width of the network's input, one of WIDTHS_PX, for a line with this length and height on the page."""
     squeeze = SQUEEZE if across > SMALL_TEXT_PX else 1.0
     width = length * height / max(across, 1.0) * squeeze
     return next((allowed for allowed in WIDTHS_PX if allowed >= width), WIDTHS_PX[-1])

@@ -105,7 +105,7 @@ class PageGrid:
 
 
 def make_grid(points: Points, max_pixels: int) -> PageGrid:
-    """Make the grid of a flat page that is as large as the page in the picture, within `max_pixels`."""
+    """Make the grid of a flat page with the size of the page in the picture, but at most `max_pixels`."""
     width, height = (_length(points, axis) for axis in (1, 0))
     scale = min(1.0, math.sqrt(max_pixels / (width * height)), MAX_SIDE_PX / max(width, height))
     return PageGrid(points, max(1, int(width * scale)), max(1, int(height * scale)))
