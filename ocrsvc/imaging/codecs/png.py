@@ -29,7 +29,7 @@ DEPTHS = {GRAY: (1, 2, 4, 8, 16), RGB: (8, 16), PALETTE: (1, 2, 4, 8), GRAY_ALPH
 
 @dataclass(frozen=True, slots=True)
 class Png:
-    """The header and chunks of a PNG; nothing is decompressed. `kind` is GRAY to RGB_ALPHA.
+    """The header and chunks of a PNG; nothing is decompressed. `kind` is GRAY, RGB, PALETTE, GRAY_ALPHA or RGB_ALPHA.
 
     `palette` has red, green and blue of each colour; `packed` are the slices of the file that form the zlib stream.
     """

@@ -51,7 +51,7 @@ def find_pages(raw: bytes) -> list[int]:
 
 
 def begin_with(raw: bytes, page: int) -> bytes:
-    """Copy the file so that its first directory is the one at offset `page`."""
+    """Copy the file; in the copy, the directory at offset `page` is the first one."""
     _, offset_bytes, first = _layout(raw)
     offset = page.to_bytes(offset_bytes, _byte_order(raw))
     return raw[:first] + offset + raw[first + offset_bytes :]
