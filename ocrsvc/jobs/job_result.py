@@ -55,7 +55,7 @@ def engine_of(job: Job) -> EngineInfo:
 
 
 def page_dicts(job: Job, after: int = 0, most: int | None = None) -> Iterator[dict[str, object]]:
-    """A job's pages in the native API's JSON, or their errors, except the first `after` pages."""
+    """A job's pages after the first `after`, at most `most`: each in the native API's JSON, or its error."""
     record = job.record()
     options = unpack_options(record.options)
     words, lines = record.asked.get("words", options.wants_words), record.asked.get("lines", True)
