@@ -197,7 +197,7 @@ def _handle_of(nvml: Any, visible: str) -> object:
 
 
 def _first_part(nvml: Any, device: object) -> object:
-    """The GPU's first MIG instance, which is the one that CUDA uses; without MIG the GPU itself."""
+    """The GPU's first MIG instance, which CUDA uses; without MIG, the GPU itself."""
     try:
         current, _ = nvml.nvmlDeviceGetMigMode(device)
     except nvml.NVMLError_NotSupported:
