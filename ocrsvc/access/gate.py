@@ -32,7 +32,7 @@ _STALE_S: Final = 5.0
 
 
 class AccessGate:
-    """Admits requests by their API keys; each worker has one gate, with a slot in `counts`. Any thread may call."""
+    """Admits requests by their API keys. Each worker has one gate, with a `slot` in the page counts. Thread-safe."""
 
     def __init__(
         self,
