@@ -86,7 +86,7 @@ class UploadedFile:
 
 
 class UploadedFiles:
-    """The uploaded files of a service, in `JobStore.uploads`, and their views. Methods may raise QueueFull, OSError."""
+    """A service's uploaded files, in `JobStore.uploads`, and Flask views. Methods may raise QueueFull, OSError."""
 
     def __init__(self, store: JobStore) -> None:
         self._store, self._secret = store, b""

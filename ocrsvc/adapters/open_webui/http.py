@@ -21,7 +21,7 @@ _TEXT_COPIES: Final = 10
 
 
 class NoText(CallerError, status=422, code="no_text", title="The document has no text"):
-    """No text was found in the document; an error, because the protocol has no response for it."""
+    """No text was found in the document. This is an error because the protocol has no response for it."""
 
 
 def make_open_webui(context: AdapterContext) -> Blueprint:
@@ -52,7 +52,7 @@ def _failure(failure: OcrsvcError) -> Response:
 
 
 def _pages_of(data: bytes, context: AdapterContext, about: dict[str, str]) -> list[dict[str, object]]:
-    """A document for each page that has text. Raises as `AdapterContext.read_pages`."""
+    """An Open WebUI document for each page that has text. Raises as `AdapterContext.read_pages`."""
     pages = all_pages(context.read_pages(data, _OPTIONS))
     return [
         {
