@@ -96,7 +96,7 @@ class DocumentResponses:
 
     def _documents_of(self, files: Sequence[RequestFile]) -> list[NamedResult]:
         engine = next(file.read.readings[0].engine for file in files if file.read.readings)
-        # Any list, even an empty one, shows that the option `mask` is on; without it `masked` is None.
+        # If the option `mask` is on, `masked` is a list, perhaps an empty one; otherwise it is None.
         is_masked = any(reading.page.masked is not None for file in files for reading in file.read.readings)
         return [NamedResult(file.name, self._result_of(file, engine, is_masked=is_masked)) for file in files]
 

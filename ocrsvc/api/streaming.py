@@ -60,7 +60,7 @@ class PageStream:
         return self._piece("error", {"error": problem_dict(failure, self._request.id)})
 
     def _page(self, page: PageRead) -> dict[str, object]:
-        """The page as in the JSON response, with page counts. Raises DeadlineExceeded; no further page is read then."""
+        """The page as in the JSON response, with its file's page counts. Raises DeadlineExceeded to end the stream."""
         source = {} if self._files == 1 else {"source": {"file": page.file, "page": page.number}}
         number = page.number if self._files == 1 else self._read + self._failed + 1
         counts = {"pages_total": page.total, "pages_wanted": page.chosen}
