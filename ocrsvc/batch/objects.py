@@ -53,7 +53,7 @@ def protocol_of(url: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Mask the URLs in a text: users and passwords, and queries, which may contain tokens."""
+    """Mask users, passwords and queries, which may contain tokens, in the URLs of a text."""
     return _QUERY.sub(r"\1?***", _USER.sub("***@", text))
 
 
@@ -248,7 +248,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def os_error_of(error: BaseException, what: str) -> OSError:
-    """Convert a request's error to OSError; to FileExistsError if the request demanded a new object."""
+    """Convert a request's error to OSError; to FileExistsError if the request was to create an object that exists."""
     if isinstance(error, FileExistsError) or _answer(error)[0] == 412:
         number = errno.EEXIST
     elif isinstance(error, FileNotFoundError):

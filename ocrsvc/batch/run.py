@@ -22,7 +22,7 @@ from ocrsvc.batch.work_file import BegunPages
 from ocrsvc.errors import EngineUnavailable, OcrsvcError
 
 MAX_FAILURES: Final = 100
-"""After this many failed tries in a row that are not the pages' fault, the reader is broken, and the run stops."""
+"""The run stops after this many consecutive failed tries that are not the pages' fault: the reader must be broken."""
 COMMIT_S: Final = 1.0
 _MAX_UNWRITTEN: Final = 4
 """Pages of the next output file are queued only while fewer output files than this wait to be written."""
@@ -47,7 +47,7 @@ class Run:
         self._pages = PageQueue(self._plan, begun.deaths, request.attempts, request.limit)
         self._todo, self._unwritten = iter(parts), len(parts)
         self._events: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        # `_admission` lets only `reader.at_once` of these threads read; as many others wait for admission.
+        # `_admission` lets only `reader.at_once` of these threads read at a time; the others wait for it.
         self._reading = ThreadPoolExecutor(10_000, "batch-reading")
         self._admission = GroupAdmission(sys.maxsize, lambda: reader.at_once)
         self._writing = ThreadPoolExecutor(1, "batch-output")

@@ -122,7 +122,7 @@ class RayReader:
         return failure_of(page, page.pages[0], ImageCrashesEngine(what, "Give actors more memory, or convert it."))
 
     def _read(self, group: PageGroup, *, alone: bool = False) -> tuple[PageResult, ...]:
-        """Have an actor read a group; send the file along if its node cannot load it. Returns () if the actor died."""
+        """Have an actor read a group; send it the file if its node cannot load that. Returns () if the actor died."""
         with self._taken(alone=alone) as actor:
             results = None if actor.lacks_files else self._ask(actor, group, None)
             if results is not None:

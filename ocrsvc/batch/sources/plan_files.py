@@ -212,7 +212,7 @@ def _read_head(found: Found) -> bytes | None:
 
 
 def _sampled(files: Iterable[SourceFile], text: str, seed: int, counts: PlanningCounts) -> Iterator[SourceFile]:
-    """Yield files with only the pages that --sample selects: a number (held in memory) or a share. Raises BadOption."""
+    """Yield files with only the pages that --sample selects: a number (in memory) or a share. Raises BadOption."""
     match = _SAMPLE.fullmatch(text)
     share = float(match["share"]) / 100 if match and match["share"] else None
     if match is None or (share or 0) > 1 or not (share or int(match["count"] or 0)):
@@ -242,7 +242,7 @@ def _hash(name: str, number: int, seed: int) -> int:
 def check_unchanged(
     planned: Iterable[SourceFile], request: SourceRequest, address: str, *, may_grow: bool = False
 ) -> None:
-    """Raises RunChanged, with the number of files that differ from the plan, and SourceGone.
+    """Compare the files with the plan. Raises RunChanged with the number of files that differ, and SourceGone.
 
     Object stores (listing takes minutes) and standard input are not checked: a changed object fails when it is read.
     """

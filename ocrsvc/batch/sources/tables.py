@@ -194,7 +194,7 @@ class _Table:
         return first is None or not first.is_valid or not _DOCUMENT.match(bytes(first.as_buffer()[:HEAD_BYTES]))
 
     def _value(self, row: int) -> Any:
-        """The value in a row; None after the last row."""
+        """The column's value in a row; None after the last row."""
         group = max(0, bisect_right(self._starts, row) - 1)
         if row < self._next - len(self._kept) or self._starts[group] > self._next or self._next < 0:
             self._values, self._next = self._read(group), self._starts[group]
