@@ -159,7 +159,7 @@ def _request_replacement(worker: Process) -> None:
 
 
 def _wait(arbiter: Process, old: Collection[Process], end_s: float) -> frozenset[Process]:
-    """Wait for the replacement; return the workers left at the deadline. Raises OperatorError if the service ends."""
+    """Wait until `old` workers are replaced; return those left at `end_s`. Raises OperatorError if the service ends."""
     left = frozenset(old)
     while left and time.monotonic() < end_s:
         time.sleep(_CHECK_S)

@@ -36,7 +36,7 @@ _POLL_S: Final = 0.1
 _LOG_TAIL: Final = 2000
 
 SettingValues = Mapping[str, int]
-"""Workers and engine threads, by the names in the TOML file."""
+"""Numbers of workers and engine threads, by their names in the TOML file."""
 
 
 class Load(NamedTuple):
@@ -48,7 +48,7 @@ class Load(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """Results of one candidate; responses other than 200 count as failed."""
+    """Results of measuring one candidate for the settings; responses other than 200 count as failed."""
 
     values: SettingValues
     pages_per_s: float
@@ -121,7 +121,7 @@ def workers_and_threads(cpus: float, device: str) -> list[SettingValues]:
 
 
 def choose(measured: Sequence[Measurement], p95_s: float | None) -> Measurement | None:
-    """The measurement with the highest throughput without failures within the p95 goal; None if there is none."""
+    """The highest throughput among the measurements without failures and within the p95 goal; None without any."""
     kept = (one for one in measured if not one.failed and (p95_s is None or one.p95_s <= p95_s))
     return max(kept, key=lambda one: (one.pages_per_s, -one.p95_s), default=None)
 
