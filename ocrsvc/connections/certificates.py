@@ -269,7 +269,7 @@ def names_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def key_of(names: Iterable[str], entries: Iterable[str]) -> str | None:
-    """The API key's name that the setting tls_names (`entries`) gives to these certificate names, or None."""
+    """The name of the API key that the setting tls_names (`entries`) gives to a certificate's `names`, or None."""
     keys = {name: key for name, _, key in (entry.rpartition(":") for entry in entries)}
     return next((keys[name] for name in names if name in keys), None)
 
