@@ -156,7 +156,7 @@ class _Tally:
 
 
 class _Comparison:
-    """Compares all candidates for one model with fp32, and times them; opens them at the first page."""
+    """Compares all candidates for one model with fp32, and times them. The models are opened for the first page."""
 
     def __init__(self, part: ModelPart, open_runners: Callable[[], Mapping[Runtime, ModelRunner]]) -> None:
         self._part, self._open_runners, self._count = part, open_runners, 0

@@ -80,7 +80,7 @@ async def _receive(answer: httpx.Response, address: Address) -> tuple[str, str]:
 def _parse(event: bytes, address: Address) -> tuple[str, str]:
     """The text and the finish reason of an event, each perhaps empty. Raises ServerError, also for an error event."""
     try:
-        # The last event may have the usage and no choice.
+        # The last event may contain `usage` but no choice.
         choice = (orjson.loads(event)["choices"] or [{"delta": {}}])[0]
         return "" + (choice["delta"].get("content") or ""), "" + (choice.get("finish_reason") or "")
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:

@@ -88,7 +88,7 @@ def _fit(axes: _Axes, used: NDArray[np.bool_]) -> _Convergence | None:
     angle, rate = float(np.average(angles, weights=weights)), 0.0
     for _ in range(_ROUNDS):
         along, below = _turned(axes.middles[used], angle)
-        # Where each line, prolonged, crosses the perpendicular through the text's middle (tan x = x for small angles).
+        # Where each line, extended, crosses the perpendicular through the text's middle (tan x = x for small angles).
         places = below - (angles - angle) * along
         left = angles - angle - rate * places
         limit = 2 * np.median(np.abs(left)) + 1e-4

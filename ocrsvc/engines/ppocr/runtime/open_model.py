@@ -174,8 +174,8 @@ def _register_arena() -> None:
     ort.create_and_register_allocator(memory, ort.OrtArenaCfg({}))
 
 
-# Kernels that a session caches (LRU): enough for about 3 page shapes, or half the line widths. With four times as many,
-# a corpus of pages of all sizes took the same CPU time and 90 MB more.
+# Number of compiled kernels that a session caches (LRU): for about 3 page shapes, or half of the line widths. With 4
+# times the number, a corpus of pages of all sizes took the same CPU time and 90 MB more.
 MAX_KERNELS: Final = {DETECTION: 100, RECOGNITION: 600}
 
 
