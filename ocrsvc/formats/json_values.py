@@ -10,7 +10,7 @@ from ocrsvc.formats.markup import to_html, to_markdown
 from ocrsvc.results import Barcode, Box, Cell, Line, MaskedPart, Page, ReadOptions, Region, Table, Timing, Word
 
 BATCH: Final = 4096
-"""Texts converted at once, in a few ms; all texts of a large page would hold the interpreter for 0.4 s."""
+"""Number of texts converted at a time, in a few ms: all texts of a large page would hold the interpreter for 0.4 s."""
 TIMING_DIGITS = 6
 DEFAULTS: Final = ReadOptions()
 

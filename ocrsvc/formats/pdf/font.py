@@ -19,7 +19,7 @@ _UNKNOWN: Final = ord("?")
 class FontCodes:
     """Assigns two-byte codes to letters: up to U+FFFF the code is the code point.
 
-    Letters above get codes of the surrogate range, which no letter uses: at most 2,048 per document.
+    Letters above U+FFFF get codes of the surrogate range, which no letter uses: at most 2,048 per document.
     """
 
     def __init__(self) -> None:
