@@ -199,7 +199,7 @@ class Sender:
             self.h2.reset_stream(number, code)
 
     def acknowledge(self, number: int, size_bytes: int) -> None:
-        """Enlarge the client's flow control window by `size_bytes`."""
+        """Enlarge the flow control window of stream `number`, so that the client may send `size_bytes` more."""
         if size_bytes:
             with contextlib.suppress(ProtocolError):
                 self.h2.acknowledge_received_data(size_bytes, number)
