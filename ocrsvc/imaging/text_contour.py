@@ -77,7 +77,7 @@ def parts_of(outline: Outline, parts: NDArray[np.floating]) -> Quads:
 
 
 def _through_pieces(outline: Outline, points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Map points (N, 2) of a curved line's crop, as shares of it, to the page."""
+    """Map points (N, 2), as shares of the size of a curved line's crop, to the page."""
     pieces = _pieces(outline)
     lengths = np.array([max(sides(quad)[0], 1e-6) for quad in pieces])
     ends = lengths.cumsum() / lengths.sum()

@@ -35,7 +35,7 @@ _EVERYWHERE: Final[Frame] = (-1e6, -1e6, 1e6, 1e6)
 
 
 def room_bytes(count: int) -> int:
-    """Size of the memory that `PageText.copy` needs for `count` characters, up to as many text objects, and covers."""
+    """Bytes that `PageText.copy` needs for `count` characters, as many text objects, and the most covering objects."""
     return _DOUBLE_BYTES * ((CHARACTER_NUMBERS + OBJECT_NUMBERS) * count + COVER_NUMBERS * _MAX_COVERS)
 
 

@@ -294,7 +294,10 @@ def _regularity(counts: list[int]) -> float:
 
 
 def _are_tables(lines: TextLines, left: list[list[int]], right: list[list[int]]) -> bool:
-    """Whether both sides of a gutter are tables with equal kinds of columns; a single kind needs a wide gutter."""
+    """Whether both sides of a gutter are tables, with equal sequences of number and text columns.
+
+    If all columns are of one kind, the gutter must also be wider than the gaps between them.
+    """
     kinds = [_kinds(lines, side) for side in (left, right)]
     counts = [[len(row) for row in side] for side in (left, right)]
     if any(_regularity(of_side) * len(of_side) < max(FEW_ROWS, HALF * len(of_side)) for of_side in counts):
