@@ -28,7 +28,7 @@ def to_tree(page: Page, dpi: float, number: int) -> OcrElement:
 
 
 def orientation_of(page: Page) -> tuple[int, float]:
-    """The page's clockwise rotation in degrees and OCRmyPDF's confidence; zeros for a page without text."""
+    """The page's clockwise rotation in degrees, and a confidence on OCRmyPDF's scale; zeros for a page without text."""
     if not page.lines:
         return 0, 0.0
     sure = sum(line.confidence for line in page.lines) / len(page.lines)
