@@ -141,7 +141,7 @@ class LoadedModels(VersionLoader):
             return tuple(entry.version for entry in entries if not entry.is_retired)
 
     def has_room_for(self, version: ModelVersion) -> bool:
-        """Whether a version probably fits into the budget beside all loaded ones."""
+        """Whether a version probably fits into the budget in addition to all loaded ones."""
         # Computed outside the lock, because it may stat files.
         needed_bytes = self._memory.expected_bytes(version)
         with self._changed:
@@ -212,7 +212,7 @@ class LoadedModels(VersionLoader):
         return Lease(self, entry)
 
     def end_lease(self, entry: Entry) -> None:
-        """End a lease, called by Lease.close; the last one of a retired version lets the version be closed."""
+        """End a lease; called by Lease.close. A retired version may be closed when its last lease has ended."""
         with self._changed:
             entry.leases -= 1
             entry.used_s = self._clock()

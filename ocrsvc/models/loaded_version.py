@@ -123,7 +123,7 @@ def key_of(version: ModelVersion) -> VersionKey:
 class ModelMemory:
     """Memory of versions, and their common budget. Only the loading thread measures; other methods are thread-safe.
 
-    None as a budget: no limit. `copies` returns the number of processes that load a version. Free memory is
+    If the budget is None, there is no limit. `copies` returns how many processes load a version. Free memory is
     returned to the system before each measurement.
     """
 

@@ -49,7 +49,7 @@ class VersionStatus:
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """All versions by name and number; `default` is None if requests cannot name models."""
+    """All versions by name and number, and the name of the default model; None if requests cannot name models."""
 
     default: str | None
     versions: tuple[VersionStatus, ...]

@@ -76,7 +76,7 @@ def fit(characters: Sequence[str], classes: int, origin: str, *, is_property: bo
 
 
 def lines_of(text: str) -> tuple[str, ...]:
-    """The texts of a dictionary file: its lines, spaces included."""
+    """The texts of a dictionary file: one per line, with the line's spaces."""
     lines = text.removesuffix("\n").split("\n")
     return tuple(line.removesuffix("\r") for line in lines)
 
@@ -152,7 +152,7 @@ def _lines(file: SourceFile) -> Sequence[str]:
 
 
 def _mismatch(seen: Sequence[tuple[str, int]], classes: int, name: str) -> BadModel:
-    """The error if no dictionary fits; `seen` are origins and numbers of entries."""
+    """The error if no dictionary fits; `seen` has the origin and the number of entries of each dictionary found."""
     origins = "; ".join(f"{origin} has {count}" for origin, count in seen)
     return BadModel(
         f"{name} has {classes} classes, and no dictionary with {classes - 2} or {classes - 1} entries was found"

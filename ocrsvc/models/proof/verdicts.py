@@ -67,7 +67,7 @@ class Verdicts:
         return f"{self._machine}-{max(map(_changed_ns, files), default=0)}"
 
     def keep(self, version: ModelVersion, judgement: Judgement, basis: str) -> None:
-        """Store, log and count the outcome of a proof; `basis` is its `cache_key_of`. Raises OperatorError."""
+        """Store, log and count a proof's outcome; `basis` was `cache_key_of` before it. Raises OperatorError."""
         reason = judgement.reason
         reason = reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]}…"
         figures, kind, accepted = dict(judgement.figures), judgement.kind or "", judgement.kind is None
@@ -178,7 +178,7 @@ class CrashGuard:
 
     @contextlib.contextmanager
     def loading(self, version: ModelVersion) -> Iterator[None]:
-        """If the process dies in the block, count a crash of the version. Raises EngineUnavailable at MAX_CRASHES."""
+        """Count a crash of the version if the process dies in the block. Raises EngineUnavailable after MAX_CRASHES."""
         if version.is_built_in:
             yield
             return
