@@ -1,7 +1,7 @@
 """Opens pages and decodes them in the threads of their requests, a few at a time.
 
-A decoded page is about ten times as large as its file. A few pages are decoded ahead, so that an engine need not wait
-for its next page. All others wait undecoded, so that a worker's memory does not grow with the number of clients.
+A decoded page is about ten times as large as its file. A few pages are decoded in advance, so that an engine need not
+wait for its next page. All others wait undecoded, so that memory does not grow with the number of clients.
 """
 
 import threading
@@ -40,7 +40,7 @@ class PageDecoder:
         errors of `Document.open`, of `DecodeJob.prepare` and of the request's check.
         """
         with ExitStack() as permit:
-            # PDFs need no permit: they are drawn by child processes, whose number is limited separately.
+            # PDF pages need no decoding permit: child processes draw them, and their number is limited separately.
             if page.document.kind != "PDF":
                 _take(self._permits, job.request, permit)
             began_s = time.perf_counter()
