@@ -131,7 +131,7 @@ class Executor(Generic[J]):
             self._on_end()
 
     def _take(self) -> list[J] | None:
-        """Wait for the next jobs; returns [] once the queue is closed and empty, None after calls of `run_in_each`."""
+        """Wait for the next jobs. Returns [] once the queue is closed and empty, None if it ran `run_in_each` calls."""
         jobs = self.queue.take(self._batch, IDLE_S)
         if jobs is None and not self._run_calls():
             if self._due:
