@@ -98,7 +98,7 @@ class TrEngineSettings(SettingsGroup, title="Engine tr"):
 
 
 class RemoteEngineSettings(SettingsGroup, title="Engine remote"):
-    """Settings of remote: the servers and their model, and the local engine beside them."""
+    """Settings of remote: the servers, their model, and the local engine, which finds lines or replaces the model."""
 
     remote_url: Names = setting(
         (),
