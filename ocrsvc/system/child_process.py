@@ -121,7 +121,8 @@ class ChildProcess:
     def ask(self, request: str, limit_s: float, check: Check) -> tuple[str, list[float]]:
         """Send a request (a word and numbers); returns the answer, a word and numbers.
 
-        Raises ChildFailed without a valid answer, ChildLate after `limit_s`, and as `check`; each kills the process.
+        Raises ChildFailed without a valid answer, ChildLate after `limit_s`, and what `check` raises. Any of these
+        errors kills the process.
         """
         with _calling_on_failure(self.close):
             try:
