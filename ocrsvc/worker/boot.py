@@ -96,7 +96,7 @@ def load(service: ServiceContext, worker: RecyclingWorker) -> None:
     if service.model_key is not None:
         # Called again, because a change of user by gunicorn removes the protection.
         forbid_core_dumps()
-    # gunicorn would end the whole service on an error here.
+    # Exit only this worker: on an error here, gunicorn would end the whole service.
     with _exiting_on_failure(worker, service.controller.worker_table.head):
         reader, closing = service.worker.reader, service.worker.closing
         assert reader is not None, "set by `prepare`"

@@ -15,7 +15,7 @@ from typing import Final
 from ocrsvc.serving.crash_denylist import CRASHES, CrashDenylist
 from ocrsvc.serving.request_guard import InFlight, InFlightTable
 
-# A thread that used this share of the timeout as CPU time, or more, is suspected of holding the interpreter.
+# A thread whose CPU time is at least this share of the timeout is suspected of holding the interpreter.
 CPU_SHARE: Final = 0.1
 # A thread with less than this share of the busiest thread's CPU time is not suspected of holding the interpreter.
 _TIE_SHARE: Final = 0.5
@@ -32,7 +32,7 @@ class HungRequests:
 
     def __init__(self, table: InFlightTable, denylist: CrashDenylist, log: logging.Logger) -> None:
         self._table, self._denylist, self._log = table, denylist, log
-        # By process id of workers that were sent a killing signal: the cause, for gunicorn's log line.
+        # For workers that were sent a killing signal, by process id: the cause, for gunicorn's log line.
         self._signalled: dict[object, str] = {}
 
     def note_signal(self, pid: int, worker: int, sig: int, timeout_s: float) -> None:
