@@ -81,12 +81,12 @@ class KeyReservation:
             return True
 
     def settle(self) -> None:
-        """Send counted pages to the store, and release reservations that no request uses. Raises KeysUnavailable."""
+        """Send this key's page counts to the store, and release what no request uses. Raises KeysUnavailable."""
         if not self._counted and not self._tokens and self._held == (self._requests, self._pages):
             return
         self._acquire()
         try:
-            # Send only this key's pages, holding its lock, so that `_counted` stays the number of its unsent pages.
+            # Send only this key's counts, holding its lock, so that `_counted` stays the number of its unsent pages.
             for one in self._block.unsettled(self._name) if self._counted else ():
                 left = max(0, self._counted - one.pages)
                 hold = Hold(self._requests, self._pages + left)
@@ -147,7 +147,7 @@ class WorkerReservations:
         self._alive_s = -_ALIVE_S
 
     def refresh(self) -> bool:
-        """Every 0.25 s: send counted pages of this worker, and of dead workers that were not replaced, to the store.
+        """Every 0.25 s: send the page counts of this worker, and of dead workers that were not replaced, to the store.
 
         Returns False, having done nothing, while another process has this worker's slot locked. Raises KeysUnavailable.
         """
@@ -171,12 +171,12 @@ class WorkerReservations:
         return known or self._by_key.setdefault(name, KeyReservation(self._store, self._block, name, self._monotonic))
 
     def settle(self) -> None:
-        """Send counted pages of all keys to the store, and release unused reservations. Raises KeysUnavailable."""
+        """Send the page counts of all keys to the store, and release unused reservations. Raises KeysUnavailable."""
         for reservation in list(self._by_key.values()):
             reservation.settle()
 
     def end(self) -> None:
-        """After the last request: send all counted pages to the store, and free the slot."""
+        """After the last request: send all page counts to the store, and free this worker's slot."""
         if self._is_claimed:
             try:
                 self.settle()
@@ -252,7 +252,7 @@ class Admission:
         if not pages and not any(self._reserved):
             return
         if not self._of_key.finish(self._reserved, pages, self._day):
-            # Send all counted pages to the store now, because shared memory has no room for more keys.
+            # Send all page counts to the store now, because shared memory has no room for more keys.
             self._reservations.settle()
             if not self._of_key.finish(self._reserved, pages, self._day):
                 raise KeysUnavailable("There is no room to count pages.")
