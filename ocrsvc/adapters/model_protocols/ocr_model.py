@@ -159,13 +159,13 @@ class OcrModel:
 
 
 def make_model(settings: Settings, reader: Reader, store: MetricsStore, worker_metrics: WorkerMetrics) -> OcrModel:
-    """Make the model of a worker."""
+    """Make a worker's OcrModel, which loads and unloads models only if there is a model repository."""
     operations = None if settings.models is None else ModelOperations(settings, lambda: reader.worker_models)
     return OcrModel(reader, store, worker_metrics, operations)
 
 
 def options_from_parameters(parameters: Mapping[str, object], *, has_models: bool = False) -> ReadOptions:
-    """The reading options among a request's parameters; without models no `tier` and `lang`. Raises BadOption."""
+    """The reading options among a request's parameters; `tier` and `lang` only if `has_models`. Raises BadOption."""
     names = (*OPTION_NAMES, *MODEL_OPTION_NAMES) if has_models else OPTION_NAMES
     return read_options([(name, parameters[name]) for name in names if name in parameters]).read
 

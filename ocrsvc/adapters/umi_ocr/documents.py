@@ -96,7 +96,7 @@ class _DocumentViews:
                 progress, after = _progress(job), job.reported() if is_unread else 0
                 upto = max(after, int(progress["processed_count"]))
                 answer = self._result_of(job, progress, kind, after, upto)
-                # If a concurrent request has returned these unread pages meanwhile, retry with the pages after them.
+                # Another request may have just returned the same unread pages: then retry with the pages after them.
                 if not is_unread or job.note_reported(after, upto):
                     return answer
                 answer.close()
