@@ -125,7 +125,7 @@ class _JobViews:
         return response
 
     def pages(self, job_id: str) -> Response:
-        """The pages read so far, without the first `after`."""
+        """The pages read so far, except the first `after` pages."""
         job, after = self._find(job_id), _number("after", 0, 0, 10**9)
         limit, form = _number("limit", DEFAULT_PAGES, 1, MAX_PAGES), request.args.get("format", _accepted())
         if form not in {JSON, NDJSON}:
