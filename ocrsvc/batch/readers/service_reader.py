@@ -199,7 +199,7 @@ def parse_answer(response: Response) -> Answered:
     return Answered(data, response.url, identity)
 
 
-# Fits into the 32-bit columns of the output.
+# A whole number that fits into the 32-bit columns of the output.
 _Whole = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Corner = Annotated[list[float], Field(min_length=2, max_length=2)]
 
