@@ -77,7 +77,7 @@ class LatinWords:
 
 
 def _length(outline: Outline) -> float:
-    """Length of a line in line heights, in proportion to which reading takes time."""
+    """Length of a line in line heights; the time to read a line is proportional to it."""
     along, across = extent(outline)
     return along / max(across, 1.0)
 

@@ -83,7 +83,7 @@ def _script(character: str) -> int:
 
 
 def _longest_runs(blank: NDArray[np.bool_], bounds: NDArray[np.intp]) -> NDArray[np.float32]:
-    """(N - 1,) longest runs of blank columns (w,) between consecutive bounds (N,)."""
+    """(N - 1,) lengths of the longest run of blank columns between each two consecutive bounds; `blank` is (w,)."""
     bounds = np.maximum.accumulate(np.clip(bounds, 0, len(blank) - 1))
     columns = np.arange(len(blank))
     stops = np.where(blank, -1, columns)

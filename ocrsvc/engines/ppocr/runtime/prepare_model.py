@@ -167,7 +167,7 @@ def _rewrite_recognizer(
     plain = _applied(proto, rewrite.zero_subnormal_weights)
     if not batched:
         plain = _applied(plain, memory_layout.drop_identities)
-    # First try the rewrite for a graph that ends in a matrix product, then the one for any scores.
+    # First try the rewrite for a graph that ends in a matrix product, then the rewrite for any other graph.
     of_scores = partial(rewrite.add_argmax_to_scores, classes=classes, shares=shares, batched=batched)
     of_product = rewrite.add_argmax_batched if batched else rewrite.add_argmax
     for has_product, rewriting in ((True, of_product), (False, of_scores)):
@@ -217,7 +217,7 @@ def _run(proto: onnx.ModelProto, noise: Array) -> Sequence[Array]:
 
 
 def _reads_alike(outputs: Sequence[Array] | None, expected: Array, *, batched: bool) -> bool:
-    """Whether classes, probabilities and logits agree with the expected probabilities (1, T, C)."""
+    """Whether a rewritten graph's classes, probabilities and logits agree with the expected probabilities (1, T, C)."""
     if outputs is None:
         return False
     best, shares, logits = (output[0] if batched else output for output in outputs)

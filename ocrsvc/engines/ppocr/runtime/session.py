@@ -79,7 +79,7 @@ class GpuContext:
         self.address = int(self.stream.ptr)
 
     def wait_for_caller(self) -> None:
-        """Let the stream wait for the work that the calling thread has queued."""
+        """Let the stream wait for the work that the calling thread has queued on the GPU."""
         queued = self._cupy.cuda.get_current_stream()
         if queued.ptr != self.stream.ptr:
             self.stream.wait_event(queued.record())
