@@ -74,7 +74,7 @@ class Judgement:
 
 
 class Stopped(Exception):
-    """The worker stops, so the proof was aborted."""
+    """The proof of a model version was aborted, because the worker stops."""
 
 
 class ModelState(_Record):
