@@ -14,7 +14,7 @@ from ocrsvc.settings.group import ByteCount, ListOf, Names, SettingsGroup, setti
 _NAME_KINDS: Final = ("CN", "DNS", "URI", "EMAIL", "IP")
 _BIND: Final = re.compile(r"unix:\S+|(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):(\d{1,5})")
 _ORIGIN: Final = r"^(?:\*|https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?)$"
-# KIND=NAME:KEY. The last colon separates the key's name, which has no colons; a URI may have some.
+# KIND=NAME:KEY. The last colon separates KEY, an API key's name without colons; a URI as NAME may contain colons.
 _CERTIFICATE_NAME: Final = rf"^(?:{'|'.join(_NAME_KINDS)})=\S(?:.*\S)?:[^\s:=]+$"
 _LABEL: Final = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _PATTERN: Final = rf"^(?:\*|(?:\*\.)?{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]{{2,45}}\])(?::(?:[1-9][0-9]{{0,4}}|\*))?$"
