@@ -31,7 +31,7 @@ def read_limits(root: Path, controller: str, v2_file: str, *v1_files: str) -> It
         if controllers and controller not in controllers.split(","):
             continue
         mount = root / "sys/fs/cgroup" / controllers
-        # In a container, the path may begin with the host's cgroups, which are not mounted: try each parent, too.
+        # In a container, the path may name cgroups of the host that are not mounted: then only the last parent exists.
         inner = PurePosixPath(path.lstrip("/"))
         for part in (inner, *inner.parents):
             files = v1_files if controllers else (v2_file,)
