@@ -227,7 +227,7 @@ class Sender:
         return sent
 
     def forget(self) -> None:
-        """Discard unsent data, and close the file."""
+        """Discard the response's unsent data, and close its file."""
         self.unsent.clear()
         if self._file >= 0:
             os.close(self._file)
