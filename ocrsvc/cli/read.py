@@ -114,7 +114,7 @@ def _read(reader: Reader, files: Sequence[Path], options: RequestedOptions, *, s
 
 
 def _answer_of(pages: Sequence[PageRead], options: ReadOptions) -> FileOutcome:
-    """A file's outcome as a service would return it; failed pages are only in `failed`."""
+    """A file's outcome as a service would return it; failed pages are only in its `failed`."""
     from ocrsvc.formats.json_values import page_to_dict, timing_to_dict
 
     failed = {page.number: page.outcome for page in pages if isinstance(page.outcome, OcrsvcError)}
