@@ -193,7 +193,7 @@ def read_unwarped(task: ReadTask, open_page: OpenPage, find_grid: FindGrid) -> P
     if lengths[inside].sum() < MIN_KEPT * lengths.sum():
         return _read(found)
     flat = _find(replace(task, image=replace(task.image, pixels=grid.flatten(pixels))), open_page)
-    # Fewer than MIN_PIECES suffice here: even a few pieces may show that the flattened lines still bend.
+    # Here fewer pieces of lines than MIN_PIECES suffice: even a few may show that the flattened lines still bend.
     left_deg = flat.field.turn_deg if flat.field is not None else math.inf
     loses_text = _text_length(flat.outlines) < MIN_FOUND * _text_length(found.outlines)
     if left_deg > MAX_TURN_LEFT * found.turn_deg or loses_text:

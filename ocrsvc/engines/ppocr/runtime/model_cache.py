@@ -34,7 +34,7 @@ _AUTHENTICATED_NAME: Final = "/cache/"  # prefix of an encrypted entry's name; n
 
 
 class ModelCache:
-    """A cache folder, made when it is first written to; None: no cache. With a `key`, entries are encrypted."""
+    """A cache folder, made when it is first written to; with folder None, nothing is cached. `key` encrypts entries."""
 
     def __init__(self, folder: Path | None, key: ModelKey | None = None) -> None:
         self._folder, self._key = folder, key
