@@ -37,7 +37,7 @@ HeadCheck = Callable[[Any, str | None], OcrsvcError | None]
 # Largest default memory of a worker's requests: a 50 megapixel colour page twice (for rotation), and a 64 MiB body.
 _MAX_REQUEST_BYTES: Final = 384 * 2**20
 _MAX_ACCEPT_CHARS: Final = 4096
-# Blueprints that are not wire formats. API keys can be restricted to wire formats, of which `api` is one.
+# Blueprints that are not wire formats. API keys can be restricted to wire formats; the native one is `api`.
 _NO_FORMAT: Final = frozenset({"", "operators", "ops", "page"})
 # Methods of requests that may send a file to read; only these count in the limits of callers and keys.
 _COUNTED: Final = frozenset({"POST", "PUT"})
