@@ -1,7 +1,7 @@
 """Selects a request's version: by model, version or label; by tier and language; by shares of the traffic.
 
-A request that names no model gets the default model. Without a version, the first of these reads it: the label that a
-share of the traffic selects; the label `stable`; the newest version that this worker has loaded; the newest version.
+A request that names no model gets the default model. One without a version gets the first of these that exists: the
+label that a share of the traffic selects, the label `stable`, the newest version loaded by this worker, the newest.
 """
 
 import random
