@@ -116,7 +116,7 @@ class Connection:
             if self._goaway_s is not None and now_s - self._goaway_s > limits.GOAWAY_PING_S:
                 self._send_last_goaway()
             if self._sender.full:
-                # While the output buffer is full, the server reads nothing: do not count this time for FRAME_S.
+                # The server reads nothing while the output buffer is full: do not count this against FRAME_S.
                 self._partial_s = now_s
             elif self._is_partial() and now_s - self._partial_s > limits.FRAME_S:
                 raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "an unfinished frame or header block")
