@@ -77,7 +77,7 @@ class Request(flask.Request):
 
     @cached_property
     def deadline(self) -> float:
-        """The `time.monotonic` at which the response must be ready, counted from `began_s`. Raises BadOption."""
+        """The `time.monotonic` by which the response must be ready: arrival plus time limit. Raises BadOption."""
         timeout, elapsed = (self.environ.get(f"HTTP_X_REQUEST_{name}") for name in ("TIMEOUT", "ELAPSED"))
         return self.began_s + allowed_s(timeout, self._settings.deadline_s, elapsed)
 
@@ -112,7 +112,7 @@ class Request(flask.Request):
 
     @property
     def caller(self) -> str:
-        """The name by which limits count the caller: API key, else the header `caller_header`, else the IP network."""
+        """The name by which limits count the caller: API key, else the header set by caller_header, else IP network."""
         if self.key is not None:
             return self.key.caller
         header = self._settings.caller_header
