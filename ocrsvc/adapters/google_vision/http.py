@@ -21,7 +21,7 @@ from ocrsvc.results import Reading, ReadOptions
 
 METHOD: Final = "/images:annotate"
 _PARENTS: Final = ("", "/projects/<project>", "/projects/<project>/locations/<location>")
-# The enumeration's names and numbers: Google's own clients send numbers.
+# Names and numbers of the enumeration Feature.Type: Google's own clients send the numbers.
 FEATURES: Final = frozenset({"TEXT_DETECTION", 5, "DOCUMENT_TEXT_DETECTION", 11})
 _REMEDY: Final = "Send its bytes as base64 in image.content."
 _SHOWN_CHARACTERS: Final = 40

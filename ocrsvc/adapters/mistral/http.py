@@ -122,7 +122,7 @@ def _failure(failure: OcrsvcError) -> Response:
 
 
 def page_members(page: Page, markdown: str, options: OcrRequest, dpi: int) -> dict[str, object]:
-    """One page and its Markdown; PDF pages are rendered at `dpi`."""
+    """One page of the response, with its Markdown; `dpi` is the resolution at which a PDF page was rendered."""
     dimensions = {"dpi": dpi, "height": page.height, "width": page.width}
     members: dict[str, object] = {"index": page.number - 1, "markdown": markdown, "images": []}
     members |= {"dimensions": dimensions, "hyperlinks": [], "header": None, "footer": None}

@@ -37,7 +37,7 @@ def make_paddlex(context: AdapterContext) -> Blueprint:
         """The file and the members of this thread's request. Raises WrongMembers, and as `file_of`."""
         raw, members = request.content.raw, request.content.members
         g.log_id = members.get("logId")
-        # An image as the body replaces the member `file`.
+        # If the body itself is an image, it replaces the member `file`.
         parsed = parse_members(members if raw is None else members | {"file": raw}, kind)
         return file_of(parsed, request.share, fetch), parsed
 
