@@ -71,7 +71,7 @@ class RunCounts:
     worker_pages: Counter[str] = field(default_factory=Counter)
     worker_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     began_s: float = 0.0
-    # Time of each of the last commits, and the numbers of pages and lines by then.
+    # For each of the last commits: its time, and the numbers of pages and lines that were finished by then.
     _samples: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
 
     @property
