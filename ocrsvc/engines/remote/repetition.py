@@ -17,7 +17,7 @@ class RepetitionDetector:
         self._tail = self._added = ""
 
     def is_repeating(self, added: str) -> bool:
-        """Add text; return whether the end repeats, which is checked every 512 characters."""
+        """Add text; return whether the text now ends with a repeated passage, which is checked every 512 characters."""
         self._added += added
         if len(self._added) < _CHECK_EVERY_CHARS:
             return False

@@ -181,7 +181,7 @@ def _fit(contour: Contour) -> _Strip | None:
 
 
 def _every_pixel(corners: Contour) -> Values:
-    """(m, 2) all pixels of a closed contour with (n, 2) corners; its edges are horizontal, vertical or diagonal."""
+    """All (m, 2) pixels of a closed contour with (n, 2) corners; its edges are horizontal, vertical or diagonal."""
     steps = np.roll(corners, -1, axis=0) - corners
     counts = np.abs(steps).max(axis=1)
     first = np.repeat(counts.cumsum() - counts, counts)

@@ -26,7 +26,7 @@ from ocrsvc.results import Check, Page, Pixels, ReadTask, no_check
 
 _FILE: Final = Path(__file__).parents[1] / "weights" / "uvdoc.onnx"
 _INPUT_PX: Final = (488, 712)  # width and height of the network's input
-# Converts the quantized kernels to floats when the model is opened instead of in every run.
+# This option converts the quantized kernels to floats when the model is opened, not in every run.
 _SESSION_OPTIONS: Final = {"session.disable_quant_qdq": "1"}
 # Opened on demand, because most processes never get a curved page. It takes 75 MB, and 30 MB more during a run.
 UNWARPING_MODEL: Final = OnDemandModel(_FILE, "unwarp", _SESSION_OPTIONS)
