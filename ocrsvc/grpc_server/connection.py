@@ -47,7 +47,7 @@ class Connection:
         self.began_s = clock()
         # When the first byte of the incomplete frame or header block arrived.
         self._partial_s = self.began_s
-        # Times of the first GOAWAY, and of the beginning of the worker's drain (`draining_s`); None before.
+        # Times of the first GOAWAY, and of the beginning of the worker's drain (`draining_s`); None until then.
         self._goaway_s: float | None = None
         self.draining_s: float | None = None
         # Whether the last GOAWAY was sent, or the client sent one: the client begins no more calls.
