@@ -197,7 +197,7 @@ class KeyCheck:
 
 
 def _key_request(request: Request, field: Callable[[str], str] = no_value) -> KeyRequest:
-    """The data in which a wire format's `credentials` function finds the key; `field` returns a field of the body."""
+    """The request as a wire format's `credentials` function sees it; `field` returns a form field of the body."""
     environ = request.environ
 
     def header(name: str) -> str:
