@@ -36,7 +36,7 @@ def turn_points(points: NDArray[Floats], degrees: int, width: int, height: int) 
 
 
 def shrink(pixels: Pixels, max_side: int) -> tuple[Pixels, float]:
-    """Shrink so that the longest side is at most `max_side` pixels; never enlarges. Returns pixels and scale."""
+    """Shrink an image so that its longest side is at most `max_side` px; never enlarges. Returns pixels and scale."""
     longest = max(pixels.shape[:2])
     if longest <= max_side:
         return pixels, 1.0

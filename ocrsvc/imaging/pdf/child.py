@@ -89,7 +89,7 @@ class _Drawer:
         return pack("image", across, down)
 
     def draw(self, number: int, width: int, height: int, max_pixels: int, exact: int) -> str:
-        """Draw one page onto the canvas."""
+        """Draw one page into the shared memory CANVAS."""
         page = self._load(number)
         try:
             self._check_images(page, max_pixels)

@@ -105,7 +105,7 @@ def _are_records(lines: TextLines, groups: list[list[Indices]]) -> bool:
 
 
 def ruled_rows(lines: TextLines, parts: list[Indices]) -> list[list[Indices]]:
-    """For each part between ruled lines, its cells if it is one table row with multi-line cells, else none."""
+    """For each part between ruled lines, its cells if it is one table row with multi-line cells, else []."""
     cells = [side_by_side(lines, part) for part in parts]
     for number, of_part in enumerate(cells):
         if len(of_part) < 2 or _has_numbers(lines, of_part) or not any(_are_level(lines, of_part, SAME_RULED)):

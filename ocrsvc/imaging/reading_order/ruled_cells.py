@@ -126,7 +126,7 @@ def _joined(pieces: Numbers, size: float) -> Numbers:
 
 
 def _between(vertical: Numbers, horizontal: Numbers, near: float) -> Numbers:
-    """Shorten vertical rules to the horizontal rules that they meet; omit strokes that meet fewer than two rules."""
+    """Shorten vertical rules to the horizontal rules that they meet; omit those that meet fewer than two."""
     places = horizontal[:, 0]
     meets = (horizontal[:, 1] - near <= vertical[:, :1]) & (vertical[:, :1] <= horizontal[:, 2] + near)
     meets &= (vertical[:, 1:2] - near <= places) & (places <= vertical[:, 2:] + near)
