@@ -41,7 +41,7 @@ def mask_page(page: Page, rules: Rules) -> Page:
         for table in page.tables
     )
     barcodes = tuple(replace(code, text=masked_text(code.text, rules)) for code in page.barcodes)
-    # Markdown has no offsets of lines, so it cannot be masked like them.
+    # Drop the Markdown: it has no offsets of lines, so it cannot be masked.
     return replace(page, lines=lines, tables=tables, barcodes=barcodes, masked=parts, markdown=None)
 
 
