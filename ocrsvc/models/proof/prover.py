@@ -209,7 +209,7 @@ def judge(candidate: Measurement | Judgement, serving: Measurement | None, bound
 
 
 def agreement(candidate: Measurement, serving: Measurement | None) -> tuple[float | None, str]:
-    """F1 of the words read, and the source of the expected words; None without expected text."""
+    """Word F1 of the candidate's text, and where the expected text comes from; the F1 is None without expected text."""
     expected = [page.expected for page in candidate.pages]
     source = "the reference texts" if any(text is not None for text in expected) else ""
     if serving is not None:
