@@ -102,7 +102,7 @@ class OcrsvcEngine(OcrEngine):
 
     @staticmethod
     def generate_pdf(input_file: Path, output_pdf: Path, output_text: Path, options: Any) -> None:
-        """Write the page's text as an invisible layer on a blank page of its size."""
+        """Write the page's text as an invisible layer on a blank page of the same size."""
         page, blank, text_pdf = read_image(input_file, options), io.BytesIO(), io.BytesIO()
         dpi = _dpi_of(input_file)
         with pikepdf.new() as pdf:
@@ -129,7 +129,7 @@ def initialize(plugin_manager: Any) -> None:
 
 @hookimpl
 def register_options() -> dict[str, type]:
-    """Register Tesseract's options if its plug-in is disabled, because OCRmyPDF reads them with any engine."""
+    """Register Tesseract's options if its plug-in is disabled, because OCRmyPDF reads these options with any engine."""
     return {} if _has_tesseract() else {"tesseract": TesseractOptions}
 
 

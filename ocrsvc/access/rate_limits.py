@@ -13,7 +13,7 @@ from ocrsvc.errors import PagesOverQuota, QuotaExceeded
 _DAY_S: Final = 86_400
 _BUSY_RETRY_S: Final = 1
 _NEAR: Final = 0.1
-# Tolerance for floating-point sums when requests are rounded down.
+# Tolerance for floating-point sums when the number of requests left is rounded down.
 _ROUNDING: Final = 1e-6
 
 _REFUSALS: Final[Mapping[LimitName, tuple[str, str]]] = {

@@ -146,7 +146,7 @@ def continue_run(
 def _plan(
     destination: Destination, run: RunDescription, files: Iterable[SourceFile], folder: Path, after: Plan | None = None
 ) -> RunDescription | None:
-    """Write a run's plan and description, or with `after` its next revision; None if another process was first."""
+    """Write a run's plan and description, or with `after` the next revision; None if another process wrote it first."""
     draft = folder / f"plan-{os.getpid()}.draft"
     try:
         with closing(write_plan(draft, files, run.asked["part_pages"], after)) as plan:

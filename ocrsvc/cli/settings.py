@@ -73,7 +73,7 @@ def _default(name: str) -> str:
 
 
 def show(value: object) -> str:
-    """Format a value as an environment variable has it."""
+    """Format a value as it is written in an environment variable."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):

@@ -45,7 +45,7 @@ class TlsSocket:
     """The server side of TLS on an accepted socket, which it owns. For one thread at a time.
 
     `established` and `refused` are the handshake's outcome; `at_end` means that the client sends no more;
-    `client_name` is the name of the client certificate's API key.
+    `client_name` is the name of the API key that belongs to the client's certificate.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:

@@ -54,7 +54,7 @@ class Document:
         return encoded
 
     def file(self, number: int, take: TakeMemory) -> bytes | None:
-        """An image file whose first page is this page; `take` reserves memory if it is a copy. None for a PDF."""
+        """An image file whose first page is this page; None for a PDF. `take` reserves memory if the file is copied."""
         if not self._pages:
             return self._data
         take(len(self._data))

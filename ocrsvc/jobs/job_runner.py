@@ -40,9 +40,9 @@ _SWEEP_S: Final = 60.0
 
 @dataclass
 class JobRunner:
-    """Reads waiting jobs in `thread`, until this process `is_leaving`. Stop it before the reader.
+    """Reads waiting jobs in `thread`, until this process `is_leaving`. Stop the runner before the reader.
 
-    `page_s` is the time limit of a page, including its wait; `gate` counts pages in the limits of the job's API key.
+    `page_s` is the time limit of a page, including its wait; `gate` counts pages against the job's API key.
     """
 
     jobs: JobStore
@@ -92,7 +92,7 @@ class JobRunner:
             return
 
     def _outcome(self, job: Job) -> OcrsvcError | None:
-        """Read the job; returns its error, or None. Raises ClientGone, and Refused if it must be continued later."""
+        """Read the job; returns the error it fails with, or None. Raises ClientGone; Refused to continue it later."""
         try:
             with storing():
                 reading = JobReading(self, job)
@@ -181,7 +181,7 @@ class JobReading:
         return self._context if pages is None else replace(self._context, pages=pages)
 
     def _take(self, outcome: Reading | OcrsvcError) -> bool:
-        """Write the outcome of the oldest page in progress; False if it must be tried again. Raises as `read`."""
+        """Write the outcome of the oldest page in progress; False if the page must be read again. Raises as `read`."""
         if isinstance(outcome, KeyRefused | QuotaExceeded | ClientGone):
             raise outcome
         if isinstance(outcome, Refused | NeverStarted):

@@ -146,7 +146,7 @@ class ModelRepository:
 
 
 def model_of_engine(engine: str) -> ModelVersion:
-    """The model of a service without a repository: the built-in model, or for another engine the one it brings."""
+    """The model of a service without a repository: the built-in model, or for other engines the engine's own model."""
     if engine == BUILT_IN_DESCRIPTION.engine:
         return ModelVersion(*BUILT_IN, BUILT_IN_DESCRIPTION, Path(), "")
     return ModelVersion(f"{_OWN}{engine}", 1, Description(engine=engine), Path(), "")

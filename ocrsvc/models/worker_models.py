@@ -35,7 +35,7 @@ _SELECTIONS: Final = 3  # tries to select another version before waiting for the
 class WorkerModels:
     """A worker's models, created after its fork. `preloads` are model names to load at the start. Thread-safe.
 
-    `prove_until` has versions of a model proved (tested in child processes) before the first load; see ModelWatcher.
+    `prove_until` tests a model's versions in child processes before the first one is loaded; see ModelWatcher.
     """
 
     def __init__(

@@ -186,7 +186,7 @@ def _series(block: _Block) -> Iterator[tuple[Key, Sequence[float]]]:
 
 
 def _merged(key: Key, one: Iterable[float], other: Iterable[float]) -> list[float]:
-    """Combine two blocks' values of one series: the larger for the kinds _LARGEST, else the sum."""
+    """Combine two blocks' values of one series: the larger values for metric kinds in _LARGEST, else the sums."""
     return list(map(max if key[0] in _LARGEST else add, one, other))
 
 
@@ -237,7 +237,7 @@ def _stages(reading: Reading) -> dict[str, float]:
 
 
 class Sampler(threading.Thread):
-    """Calls `read` every `every_s` seconds and sets the metrics that it yields; if it fails, they keep their values."""
+    """Sets the metrics that `read` yields, every `every_s` seconds; if `read` fails, they keep their values."""
 
     def __init__(self, metrics: WorkerMetrics, read: Callable[[], Iterable[Sample]], every_s: float = SAMPLE_S) -> None:
         super().__init__(name="sampler", daemon=True)
@@ -248,7 +248,7 @@ class Sampler(threading.Thread):
         """The thread's function: sample until `stop` is called."""
         is_done = False
         while not is_done:
-            # The code that needs the disk or the key store logs their errors.
+            # Not logged: a fault of the disk or the key store is logged by the code that needs them.
             with suppress(OSError, OcrsvcError):
                 for metric, value in self._read():
                     self._worker_metrics.put(metric, value)

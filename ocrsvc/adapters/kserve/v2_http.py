@@ -68,7 +68,7 @@ class _Head(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class _HttpRequest:
-    """An inference request; `outputs` says per named output whether it is binary, `binary` applies to unnamed ones."""
+    """An inference request. `outputs`: whether each requested output is returned as binary; `binary`: the default."""
 
     infer: InferRequest
     id: object = None

@@ -17,9 +17,9 @@ from ocrsvc.imaging.codecs.decode import PixelLimits
 from ocrsvc.imaging.document import may_have_pages, open_document
 
 FAILURE: Final = "failure"
-"""`kind` of a file that could not be planned; its `place` is the reason."""
+"""SourceFile.kind of a file that could not be planned; SourceFile.place is the reason."""
 LINKED: Final = "linked"
-"""`kind` of a file whose path or URL is in a column of a table; its `place` is the path or URL of the table."""
+"""SourceFile.kind of a file whose path or URL is in a table's column; SourceFile.place is the table's path or URL."""
 # Number of archives that stay open for later reads.
 MAX_OPEN: Final = 8
 # Largest total size of the files that stay in memory; a single file above it stays until the next one is loaded.

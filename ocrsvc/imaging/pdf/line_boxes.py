@@ -35,7 +35,7 @@ class PlacedLines:
 
 
 def place_lines(characters: PageCharacters, lines: Sequence[TextLine]) -> PlacedLines:
-    """Compute the boxes of lines and the spans of their characters."""
+    """Compute the boxes of lines and of their characters."""
     if not lines:
         return PlacedLines([], np.zeros((0, 4, 2), np.float32), np.zeros((0, 4)), np.zeros(0))
     lengths = [len(line.members) for line in lines]

@@ -55,7 +55,7 @@ class Level:
 
 
 def read_level(characters: PageCharacters, indices: Indices, spaces: Indices, degrees: int) -> Level:
-    """Rotate characters of one text direction to run left to right; `spaces` (N,): what precedes each (IN_STRING…)."""
+    """Rotate characters of one direction to run left to right; `spaces` (N,): what precedes each, such as IN_STRING."""
     some = characters.of(indices)
     angle = np.radians(degrees)
     along, down = np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)])

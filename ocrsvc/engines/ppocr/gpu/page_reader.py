@@ -35,7 +35,7 @@ CERTAIN: Final = 127  # value that stands for the probability 1 in a packed map
 
 
 def pack_map(xp: Any, probabilities: Array, threshold: float) -> Array:
-    """Pack mask and probability into one (h, w) uint8 map: the highest bit is the mask, the others p * CERTAIN."""
+    """Pack mask and probability into an (h, w) uint8 map: one bit of mask, and seven bits of probability * CERTAIN."""
     likely = xp.rint(xp.clip(probabilities, 0, 1) * np.float32(CERTAIN)).astype(np.uint8)
     return likely | ((probabilities > np.float32(threshold)).astype(np.uint8) << np.uint8(7))
 

@@ -66,7 +66,7 @@ class GpuConfig:
 
     streams: int = 1  # number of concurrent runs; each has its own session, stream and arena
     arena_bytes: int | None = None  # limit of each arena; None: all of the GPU's memory
-    # runs whose input has more floats than this free their memory afterwards; 0: all keep it in the arena
+    # runs with more input floats than this free their memory afterwards; 0: every run leaves its memory in the arena
     arena_values: int = 0
     profiles: tuple[Profile, ...] = ()  # input shapes of the TensorRT engines, smallest first
 
