@@ -22,7 +22,7 @@ from werkzeug.datastructures import Authorization
 LOGGER: Final = logging.getLogger("ocrsvc.access")
 
 Scope = Literal["read", "jobs", "operate"]
-"""Read images and documents; submit and fetch jobs; use metrics and operators' routes."""
+"""What a key permits, in this order: images and documents; submitting and fetching jobs; metrics, operators' routes."""
 
 SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
 
@@ -162,7 +162,7 @@ def make_secret() -> tuple[str, KeySecret]:
 
 
 def id_of(text: str) -> str:
-    """The id in a secret, whose format is not checked."""
+    """The id in a secret; the secret's format is not checked."""
     return text[_ID]
 
 
