@@ -73,7 +73,7 @@ class ModelOperations:
         self._wait(caller, (name,))
 
     def unload(self, caller: Caller, name: str) -> None:
-        """Unload a model; return when no worker starts further requests for it. Raises as `load`."""
+        """Unload a model; return once no worker starts new requests for it. Raises as `load`."""
         with self._action(caller, "models.unload", model=name):
             self._models().control.unload(name)
         time.sleep(_PROPAGATION_S)

@@ -127,7 +127,7 @@ def _check_pixels(shape: Sequence[Any]) -> Shape:
 
 
 def pixels_to_file(pixels: bytes | memoryview | None, shape: Shape) -> bytes:
-    """Convert RGB pixels to a PNM file; the caller counts its memory. Raises BadTensor, also for None (no raw data)."""
+    """Convert RGB pixels to a PNM file; its memory is counted by the caller. Raises BadTensor, also for None."""
     if pixels is None:
         raise BadTensor(
             f"The pixels of '{IMAGE.name}' are numbers in the request.",
