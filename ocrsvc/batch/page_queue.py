@@ -89,7 +89,7 @@ class PageQueue:
 
 
 class GroupAdmission:
-    """Limits the groups that are read at once, and their files' bytes; a larger file is read alone. Thread-safe."""
+    """Limits the groups read at once, and the bytes of their files; a file above that is read alone. Thread-safe."""
 
     def __init__(self, max_bytes: int, max_at_once: Callable[[], int]) -> None:
         self._max_bytes, self._max_at_once = max_bytes, max_at_once

@@ -102,7 +102,7 @@ def _groups_of(files: Iterator[FileResults]) -> Iterator[list[bytes]]:
 
 
 def rows_of(page: dict[str, Any], rows: str) -> Iterator[dict[str, Any]]:
-    """The rows of a page's record; a page without lines, or a line without words, gives one row with null values."""
+    """One row per page, line or word (`rows`) of a page's record; without lines or words, one row with null values."""
     if rows == "page":
         yield page
         return

@@ -60,7 +60,7 @@ def _write_part(
     *,
     replace: bool,
 ) -> WrittenFile:
-    """Write a file per source with results, and a list of these files, which the manifest names.
+    """Write a file for each source that has results, and a list of these files; the manifest names the list.
 
     The list has a line of JSON per source: `source`, and either `file`, `bytes` and `sha256`, or `error`.
     """
