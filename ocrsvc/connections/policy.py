@@ -209,7 +209,7 @@ def _is_own(address: IpAddress) -> bool:
             probe.connect((str(address), _DISCARD_PORT))
             source: str = probe.getsockname()[0]
     except OSError:
-        # There is no route to the address.
+        # An address without a route is not this machine's own.
         return False
     return source.partition("%")[0] == str(address)
 
