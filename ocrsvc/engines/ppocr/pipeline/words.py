@@ -36,7 +36,7 @@ EDGE_SHARE: Final = 0.2
 # Weight of a cut's distance from the midpoint between two characters, relative to its distance from ink.
 MIDPOINT_COST: Final = 0.5
 # Number of CTC steps by which the model reports a character after its middle. On the pages of benchmarks/words.py it is
-# 0.16 for Chinese characters, 0.21 for Latin letters and 0.29 for marks; one in ten is off by more than half a step.
+# 0.16 for Chinese characters, 0.21 for Latin letters and 0.29 for marks; one character in ten is off by more than 0.5.
 LATE_STEPS: Final = 0.2
 # Where no space was read, cuts at least this far from ink count as equal: the widest gap may be beside a narrow mark.
 CLEAR_PX: Final = 4
