@@ -30,7 +30,7 @@ MAX_SCANNED_PIXELS = 1_500_000_000  # most pixels times scans, a few seconds of 
 
 @dataclass(slots=True)
 class JpegHeader:
-    """The markers up to the first scan; `is_adobe`: has Adobe's marker, with which CMYK values are inverted."""
+    """What a JPEG's markers before the first scan say. `is_adobe`: has Adobe's marker, so CMYK values are inverted."""
 
     width: int = 0
     height: int = 0

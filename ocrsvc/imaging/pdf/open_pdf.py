@@ -168,7 +168,7 @@ class Pdf:
 
 
 def size_px(width: float, height: float, limits: DrawingLimits) -> tuple[int, int]:
-    """Pixel size at which a page, measured in points, is drawn. Raises BrokenImage, and ImageTooLarge below MIN_DPI."""
+    """Pixel size at which a page, measured in points, is drawn. Raises BrokenImage; ImageTooLarge if below MIN_DPI."""
     if not (0 < width < math.inf and 0 < height < math.inf):
         raise broken("PDF page", "has no size")
     scale = min(limits.dpi / POINTS_PER_INCH, limits.largest_scale(width, height))
@@ -184,7 +184,7 @@ def size_px(width: float, height: float, limits: DrawingLimits) -> tuple[int, in
 def image_size_px(
     points: tuple[float, float], image: tuple[float, float], limits: DrawingLimits
 ) -> tuple[int, int] | None:
-    """Pixel size at which a page that is one image of `image` pixels is drawn; None below MIN_DPI."""
+    """Pixel size at which a page that is one image of `image` pixels is drawn; None if that is below MIN_DPI."""
     across, down = (pixels / side * POINTS_PER_INCH for pixels, side in zip(image, points, strict=True))
     finest = max(across, down)
     if finest < MIN_DPI:
