@@ -121,7 +121,7 @@ class JobStore:
             self.database.sync(*beside.iterdir(), beside)
             try:
                 with self.database.transaction() as connection:
-                    # Find jobs that a crash left without a row first, because one may have this Idempotency-Key.
+                    # First find jobs that a crash left without a row, because one may have this Idempotency-Key.
                     self._match_rows(connection)
                     self._expire(connection)
                     if found := self._same(connection, record):
