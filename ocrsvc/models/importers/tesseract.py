@@ -38,7 +38,7 @@ def find_tesseract(wanted: Wanted, files: Sequence[SourceFile]) -> NewModel | No
 
 
 def _check(file: SourceFile) -> None:
-    """Raises BadModel unless the file has an LSTM network, as all files for Tesseract 4 and later do."""
+    """Raise BadModel unless the file has an LSTM network, as all files for Tesseract 4 and later do."""
     content = file.read(MAX_MODEL_BYTES)
     count = struct.unpack_from("<i", content)[0] if len(content) >= 4 else 0
     is_whole = _LSTM < count <= _MAX_PARTS and len(content) > 4 + 8 * count
