@@ -82,7 +82,7 @@ def _size(key: bytes, value: bytes) -> int:
 
 
 class RedisCache:
-    """A cache in Redis, shared by workers and hosts, connected on first use. Raises EngineUnavailable."""
+    """A cache in Redis, shared by workers and hosts, connected on first use. Raises EngineUnavailable for a bad URL."""
 
     def __init__(self, url: str, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = _open_client(url)
