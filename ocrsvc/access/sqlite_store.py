@@ -54,7 +54,7 @@ class SqliteStore:
         self._for_requests, self._for_upkeep = _Connection(path), _Connection(path)
 
     def version(self) -> int:
-        """Number of the last change; see KeyStore. If another file was put at the path, this opens it."""
+        """Number of the last change of a key; see KeyStore. If the file was replaced, opens the new one first."""
         self._for_upkeep.close_if_replaced()
         self._for_requests.close_if_replaced()
         [[number]] = self._for_upkeep.run("SELECT number FROM change")
