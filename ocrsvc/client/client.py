@@ -300,7 +300,7 @@ class Client:
 
 
 async def _body_of(picture: ImageInput) -> bytes:
-    # In a thread, because reading a file may block.
+    # Read files in a thread, because reading may block.
     return picture if isinstance(picture, bytes) else await asyncio.to_thread(body_of, picture)
 
 
