@@ -56,7 +56,7 @@ _GPU_EVERY_S: Final = 1.0
 
 @dataclass(slots=True)
 class _RunningChild:
-    """A running child: its number at the worker, the socket on which to report its exit, and when to kill it."""
+    """A running child: the worker's number for it, the socket on which to report its exit, and when to kill it."""
 
     key: int
     end: socket.socket

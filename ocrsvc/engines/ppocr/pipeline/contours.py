@@ -121,7 +121,7 @@ def _border(labels: NDArray[np.int32], number: int, box: Box, corner: tuple[int,
 
 @dataclass(frozen=True, slots=True)
 class _Strip:
-    """A curved line in a rectangle's coordinates: the origin is its middle, the first axis its longer side."""
+    """A curved line in coordinates of its rectangle: the origin is the middle, the first axis the longer side."""
 
     middle: Values  # the rectangle's middle, in pixels of the map
     axis: Values  # unit vector along the rectangle's longer side
