@@ -224,7 +224,7 @@ def guarded(application: Callable[..., Iterable[bytes]], guard: RequestGuard) ->
         with ExitStack() as stack:
             stack.enter_context(guard.request(loggable_path(get_path_info(environ))))
             answer = application(environ, start_response)
-            # Application code produces a streamed response while it is sent, so guard the request until it is closed.
+            # A streamed response is produced while it is sent, so guard the request until the response is closed.
             return ClosingIterator(answer, stack.pop_all().close) if environ.get(STREAMS) else answer
 
     return run

@@ -104,7 +104,7 @@ class Request(flask.Request):
 
     @property
     def choice(self) -> ModelChoice | None:
-        """The model choice in the query, for all wire formats, if there is a model repository. Raises BadOption."""
+        """The query's choice of model, tier and language; None without a model repository. Raises BadOption."""
         if self._settings.models is None or not self.environ.get("QUERY_STRING"):
             return None
         values = [(name, value) for name in CHOICE_OPTIONS for value in self.args.getlist(name)]
