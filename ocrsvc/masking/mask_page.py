@@ -64,7 +64,7 @@ def _masked_line(line: Line, spans: Sequence[tuple[int, int]] | None) -> Line:
 
 
 def _masked_words(words: Sequence[Word], text: str, masked: str) -> tuple[Word, ...]:
-    """The words of a masked line; if the words do not make up the text, all become stars."""
+    """The words of a masked line; if the words together are not the text, all of them become stars."""
     visible = (character for character, before in zip(masked, text, strict=True) if not before.isspace())
     source = visible if "".join(word.text for word in words) == "".join(text.split()) else repeat(MASK)
     return tuple(_masked_word(word, "".join(islice(source, len(word.text)))) for word in words)
