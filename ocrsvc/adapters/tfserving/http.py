@@ -125,7 +125,7 @@ def _parse_request(body: bytes, share: Share) -> tuple[bool, list[bytes]]:
 
 
 def _unwrapped(value: object) -> Any:
-    """Unwrap an input sent as {name: value}; an input without its name stays. Raises BadTensor for another name."""
+    """The value of an input, which may be sent as {name: value}. Raises BadTensor for another name."""
     if not isinstance(value, dict) or set(value) == {"b64"}:
         return value
     if set(value) != {IMAGE.name}:
