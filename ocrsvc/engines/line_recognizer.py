@@ -54,7 +54,7 @@ class LineText:
     confidence: float  # in [0, 1]; empty text has confidence 0
     # the characters of the text with their positions; None if the recognizer does not report positions
     path: Path | None = field(default=None, compare=False)
-    # gaps where the script changes; from those of all lines, the page decides on spaces there; None without a change
+    # gaps where the script changes; those of all lines decide where the page has spaces; None without a change
     gaps: ScriptGaps | None = field(default=None, compare=False)
     # (w,) uint64, ink in each column of the crop: bit 1 << row is set if the row has ink; only if words are requested
     ink: NDArray[np.uint64] | None = field(default=None, compare=False, repr=False)

@@ -73,7 +73,7 @@ def _parts(lines: Sequence[Line], places: _Places, remote: str) -> list[tuple[in
 def _part(
     line: Line, offset: int, equal: Sequence[int], places: _Places, remote: str, least: int, most: int
 ) -> tuple[int, int] | None:
-    """Begin and end of a local line in the remote text, within [least, most); `offset` is its begin locally."""
+    """Begin and end of a local line in the remote text, within [least, most); locally it begins at `offset`."""
     first, last = places[equal[0]][0], places[equal[-1]][0]
     # If no other local line matches this remote line, take all of it: the local engine may have missed some words.
     whole = remote.rfind("\n", 0, first) + 1, remote.index("\n", last)

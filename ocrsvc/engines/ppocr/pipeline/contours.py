@@ -49,7 +49,7 @@ MAX_BORDER: Final = 3.0  # longest contour of a curved line, in width + height o
 
 
 def within_scan_limit(contours: Sequence[Contour], size: int, max_areas: float = MAX_SCANNED_AREA) -> list[bool]:
-    """Which contours may be split: the first ones, with bounding boxes of `max_areas` * `size` pixels in total."""
+    """Which contours may be split: the first ones, until their boxes have `max_areas` * `size` pixels in total."""
     frames = np.array([cv2.boundingRect(contour)[2:] for contour in contours], np.int64).reshape(-1, 2)
     return cast("list[bool]", (frames.prod(axis=1).cumsum() <= max_areas * size).tolist())
 
@@ -60,7 +60,7 @@ def split_parts(
     levels: tuple[float, ...],
     accept: Callable[[Sequence[Box], Box], bool] = lambda _boxes, _frame: True,
 ) -> Division:
-    """Split a contour, made at probability `levels[0]`, at the first later level whose parts `accept` accepts."""
+    """Split a contour, found at probability `levels[0]`, at the first higher level whose parts `accept` accepts."""
     left, top, width, height = frame = cast(Box, cv2.boundingRect(contour))
     here = probabilities[top : top + height, left : left + width]
     own = _own_pixels(contour - np.array([left, top], np.int32), here > levels[0])

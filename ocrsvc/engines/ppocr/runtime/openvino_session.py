@@ -32,7 +32,7 @@ LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 PROVIDER: Final = "OpenVINO"
 
-# Most kernels that oneDNN caches for all sessions of the process. Those of two line widths or one page size are enough,
+# Limit of the kernels that oneDNN caches for all sessions. The kernels of two line widths or one page size are enough,
 # because all sessions compile a new width one right after the other. With 500, ten page sizes took 33 MB more.
 _SHARED_KERNELS: Final = 150
 _TELEMETRY: Final = "openvino_telemetry"
