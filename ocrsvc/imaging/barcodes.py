@@ -61,7 +61,7 @@ def _read(tile: Pixels, scale: float, offset: tuple[int, int]) -> list[Barcode]:
 
 
 def _is_same(code: Barcode, other: Barcode) -> bool:
-    """Whether the codes from two views of the image are one: equal content, each centre inside the other's frame."""
+    """Whether codes from two views of the image are the same: equal content, each centre in the other's frame."""
     if (code.type, code.text) != (other.type, other.text):
         return False
     boxes = np.array([code.box, other.box])
