@@ -108,7 +108,7 @@ class Prover:
         result = os.memfd_create("proof", os.MFD_CLOEXEC)
         environ = dict(os.environ)
         set_library_environment(environ)
-        # Set no limit in the kernel with CUDA, which reserves much more memory than it uses.
+        # With CUDA, set no limit in the kernel: CUDA reserves much more memory than it uses.
         limit_bytes = 0 if device_for(self.settings) == "cuda" else max_bytes + _RESERVED_BYTES
         try:
             program = Program(_PROGRAM, (os.getpid(), limit_bytes, result), (result,), environ=environ)
