@@ -77,7 +77,7 @@ def ink_columns(crop: Pixels) -> Columns:
 
 
 def _place(lines: Sequence[tuple[Path, Columns, Ints]], height: int) -> Iterator[CharacterPlaces]:
-    """Locate characters. A line is its path, its ink, and the indices in the path of the characters, at least one."""
+    """Locate characters. Each line is a path, its ink, and the indices of the characters to locate (at least one)."""
     widths, counts = np.array([(len(ink), len(places)) for _, ink, places in lines]).T
     starts, first = (np.cumsum(sizes) - sizes for sizes in (widths + 1, counts))
     ink = np.concatenate([part for _, columns, _ in lines for part in (columns, EDGE_INK)])
