@@ -55,7 +55,7 @@ class _Uncounted(PageAccount):
     may_cache = True
 
     def expect(self, pages: int) -> None:
-        """Do nothing, like the other methods: pages are not counted."""
+        """Do nothing, like `take` and `count`: pages are not counted."""
 
     def take(self) -> None: ...
 

@@ -77,7 +77,7 @@ class WorkerMetrics:
         self.record(((metric.of(*labels), by),))
 
     def put(self, metric: Metric, value: float, *labels: str) -> None:
-        """Set a metric whose samples overwrite each other: gauge, value that all workers measure, or latest time."""
+        """Set a metric to its newest value: a gauge, a reading (measured by every worker) or a latest time."""
         with self._lock:
             self._values_of(metric.of(*labels))[0] = value
 

@@ -177,7 +177,7 @@ def respond_by_page(call: DocumentCall) -> Response:
 
 
 def _events(call: DocumentCall, first: PageRead, pages: Pages, has_failed: list[bool]) -> Iterator[dict[str, object]]:
-    """Yield an event for the document, then one per page; append to `has_failed` whether the page failed.
+    """Yield an event for the document, then one per page; append to `has_failed` whether each page failed.
 
     Raises DeadlineExceeded at the deadline, after which no page is read.
     """

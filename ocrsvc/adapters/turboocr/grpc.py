@@ -52,7 +52,7 @@ def _original_errors(answer: Callable[[Any, Call], Any]) -> Callable[[Any, Call]
         try:
             return answer(request, call)
         except OcrsvcError as error:
-            # Raise the failure after this block, so that Python does not chain it to `error`, often the same object.
+            # Raise `failure` after this block, so that Python does not chain it to `error`, often the same object.
             is_same = status_of(error) == error.status
             failure = error if is_same else CodedError(code_of(error), error.detail, error.remedy)
         raise failure

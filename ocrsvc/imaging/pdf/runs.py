@@ -1,4 +1,4 @@
-"""Runs of characters that are adjacent both in the file and on the page, and runs beside each other on a baseline."""
+"""Joins characters that are adjacent in the file and on the page into runs, and groups runs on one baseline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -107,7 +107,7 @@ def _are_near(block: TextBlock, one: _Row, other: _Row) -> bool:
 
 
 def _end_of_run(block: TextBlock, rows: Sequence[_Row], begin: int) -> int:
-    """Index behind the run that begins with row `begin`; `begin` itself if there is no run."""
+    """Index after the last row of the run that begins with row `begin`; `begin` itself if there is no run."""
     if len(rows[begin].lines) < 2:
         return begin
     blanks, end, singles = rows[begin].blanks, begin + 1, 0

@@ -23,7 +23,7 @@ _SCALE: Final = 1 / 255
 
 @dataclass(frozen=True, slots=True)
 class PaddleConfig:
-    """The values that an import uses of an `inference.yml`, in the units of description.py; None for absent ones.
+    """Values from an `inference.yml` that an import uses, in the units of description.py; None if absent.
 
     `characters` are the entries of a recognizer's dictionary, without blank and space.
     """

@@ -126,7 +126,7 @@ def _no_models(files: Sequence[SourceFile]) -> BadModel:
 
 
 def _recognizers(wanted: Wanted, candidates: Sequence[Candidate], files: Sequence[SourceFile]) -> Iterator[_Recognizer]:
-    """The main recognizer, those of other scripts among the files, and those that the operator names."""
+    """The main recognizer, recognizers of other scripts among the files, and recognizers that the operator names."""
     main = _choose("recognizer", [candidate for candidate in candidates if candidate.script is None], wanted.tier)
     if wanted.dictionary is None:
         dictionary = main.dictionary(files)
@@ -143,7 +143,7 @@ def _recognizers(wanted: Wanted, candidates: Sequence[Candidate], files: Sequenc
 
 
 def _choose(kind: str, candidates: Sequence[Candidate], tier: str | None) -> Candidate:
-    """The candidate of this kind; if there are several, the one of the tier. Raises BadModel if that is ambiguous."""
+    """The candidate of this kind; `tier` decides among several. Raises BadModel if none or more than one is left."""
     of_kind = [candidate for candidate in candidates if candidate.graph.kind == kind]
     if not of_kind:
         seen = "; ".join(f"{candidate.file.name} is {candidate.graph.text}" for candidate in candidates)
