@@ -238,7 +238,7 @@ class JobStore:
         connection.execute("DELETE FROM job WHERE id = ?", [name])
 
     def _match_rows(self, connection: sqlite3.Connection, *, only_new: bool = True) -> None:
-        """Insert rows for job folders without one, and remove rows without a folder; not `only_new`: renew the rest."""
+        """Insert rows for job folders without one (renew all unless `only_new`), and remove rows without a folder."""
         known, paths = {name for (name,) in connection.execute("SELECT id FROM job")}, self._paths(_ID)
         for path in paths:
             if path.name in known and only_new:
