@@ -25,7 +25,7 @@ from ocrsvc.errors import BadOption, DamagedRun, RunChanged
 
 RUN_FILE: Final = "_ocrsvc/run.json"
 FORMAT: Final = 5
-"""Version of the run folder's format. Earlier versions had a ledger, other manifests or other plans."""
+"""Version of the run folder's format (description, plan, manifests); a run with another version is not continued."""
 
 
 @dataclass(frozen=True, slots=True)

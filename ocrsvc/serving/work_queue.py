@@ -121,7 +121,7 @@ class WorkQueue(Generic[J]):
         self._servers = servers
         self._clock = clock
         self._may_join = may_join
-        # Ids of threads whose current or next `take` must return None, as `interrupt` was called for them.
+        # Ids of threads whose current or next `take` must return None, because `interrupt` was called for them.
         self._interrupted: set[int] = set()
         self._taken = dict.fromkeys(PRIORITIES, 0)
         self._running = 0

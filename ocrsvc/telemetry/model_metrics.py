@@ -1,4 +1,4 @@
-"""The metrics of models: requests to the model API, versions, proofs, and loaded models."""
+"""The metrics of models: requests to the model API, versions, their tests (proofs), and loaded models."""
 
 from typing import Final
 

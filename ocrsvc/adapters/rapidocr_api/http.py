@@ -70,6 +70,6 @@ def _flag(content: Content, name: str) -> bool | None:
 
 
 def _failure(failure: OcrsvcError) -> Response:
-    # For an unknown path, FastAPI's router answers with only the title of the status.
+    # For an unknown path, FastAPI's router answers with only the status text, such as Not Found.
     detail = failure.title if is_wrong_path(failure) else str(failure)
     return as_json({"detail": [failure.item] if isinstance(failure, _BadField) else detail}, failure.status)

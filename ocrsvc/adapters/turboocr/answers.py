@@ -43,7 +43,7 @@ CODES: Final[tuple[tuple[type[OcrsvcError], str], ...]] = (
     (errors.Refused, "SERVER_BUSY"),
     (errors.EngineFailed, "INFERENCE_ERROR"),
 )
-# TurboOCR reports these errors of a file with status 400.
+# Errors of a file that TurboOCR reports with status 400.
 _BAD_FILES: Final = (errors.UnsupportedImage, errors.BrokenImage, errors.ImageTooLarge, errors.TooManyPages)
 
 

@@ -132,7 +132,7 @@ def _end_of_run(block: TextBlock, rows: Sequence[_Row], begin: int) -> int:
 
 
 def _common(block: TextBlock, some: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
-    """The intervals that are blank in both rows."""
+    """The x intervals that are blank in both rows."""
     shared: list[Interval] = []
     at = 0
     for left, right in some:

@@ -36,7 +36,7 @@ class Candidate:
 
     @property
     def tier(self) -> str | None:
-        """The tier (such as "tiny") in the name of the file, its folders or the model; None if not exactly one."""
+        """The tier (such as "tiny") in the name of the file, its folders or the model; None for no or several tiers."""
         tiers = _TIERS & set(_WORD.findall(f"{self.file.name} {self.config.model_name}".lower()))
         return min(tiers) if len(tiers) == 1 else None
 
