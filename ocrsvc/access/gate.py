@@ -85,7 +85,7 @@ class AccessGate:
     def check_named(
         self, name: str, scope: Scope | None = None, adapter: str | None = None, secret_id: str = ""
     ) -> KeyEntry:
-        """As `check`, for a caller known by its certificate, or (`secret_id`) by the secret that it sent earlier."""
+        """As `check`, but for a key's name, from a certificate, or with the `secret_id` of a secret sent earlier."""
         entry, stored = self._entries.get(name), None
         if secret_id:
             entry, stored = self._secrets.get(secret_id, (None, None))
