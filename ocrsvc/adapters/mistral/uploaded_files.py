@@ -92,7 +92,7 @@ class UploadedFiles:
         self._store, self._secret = store, b""
 
     def add(self, data: bytes, name: str, caller: str, key: str | None) -> UploadedFile:
-        """Store a file, evicting older files if space is needed. Raises BodyTooLarge."""
+        """Store a file of `caller` for API key `key`, evicting older files if space is needed. Raises BodyTooLarge."""
         max_bytes = self._store.max_bytes
         if len(data) > max_bytes:
             raise BodyTooLarge(

@@ -92,7 +92,7 @@ def _drawn(reader: Reader, data: bytes, page: Page) -> Iterator[bytes]:
 
 
 def _success(began_s: float, picture: bytes, raw_out: bytes, *, is_drawn_first: bool = False) -> Response:
-    """The response; `picture` (base64; before the text if `is_drawn_first`) is large, so it is copied only once."""
+    """The response, made with one copy of the large `picture` (base64); `is_drawn_first` puts it before the text."""
     members = [b'"raw_out": ', raw_out, b', "speed_time": %a' % round(time.monotonic() - began_s, 2)]
     if is_drawn_first:
         members = [b'"img_detected": ', picture, b", ", *members]
