@@ -60,7 +60,7 @@ class Run:
         self._is_apart = False
         self._drain = threading.Event()
         self._committed = time.time()
-        # For --dedupe, by content hash: the first page of the first file with it. Equal files wait for its result.
+        # For --dedupe: by content hash, the first file's first page. Later files of equal content wait for its result.
         self._contents = self._work.contents() if request.dedupe else None
         self._contents_lock = threading.Lock()
         self._copies: list[tuple[PageGroup, int]] = []

@@ -41,7 +41,7 @@ DEATHS_ALONE: Final = 3
 """After this many actors ended while reading only one page, the page counts as failed."""
 _UPDATE_S: Final = 1.0
 _PAUSE_S: Final = 30.0
-"""Pause before the next actor is started, after one could not be used."""
+"""Pause before another actor is started, after one could not be used."""
 _SPARE_S: Final = 120.0
 _STOP_S: Final = 5.0
 _ENVIRONMENT: Final = {
@@ -122,7 +122,7 @@ class RayReader:
         return failure_of(page, page.pages[0], ImageCrashesEngine(what, "Give actors more memory, or convert it."))
 
     def _read(self, group: PageGroup, *, alone: bool = False) -> tuple[PageResult, ...]:
-        """Have an actor read a group; send it the file if its node cannot load that. Returns () if the actor died."""
+        """Have an actor read a group; if its node cannot load the file, send that. Returns () if the actor died."""
         with self._taken(alone=alone) as actor:
             results = None if actor.lacks_files else self._ask(actor, group, None)
             if results is not None:
