@@ -35,7 +35,7 @@ Weights = NDArray[np.float32]
 
 
 def to_fp16(proto: onnx.ModelProto, scores: str) -> onnx.ModelProto:
-    """Convert a model to half precision, except the end from the product for `scores` on. Changes `proto`."""
+    """Convert a model to half precision, except its end, from the product for `scores` on. Changes `proto`."""
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     head = _detach_head(proto.graph, scores)
@@ -208,7 +208,7 @@ class _Int8Rewriter:
         self.count += 1
 
     def _stays_last(self, node: onnx.NodeProto) -> bool:
-        """Whether an elementwise node should have channels last: its input has them so, or an int8 product reads it."""
+        """Whether to run an elementwise node with channels last, like its input or an int8 product that reads it."""
         constants = [self._constants[name] for name in node.input if name in self._constants]
         if node.op_type not in _BY_ELEMENT or any(constant.size != 1 for constant in constants):
             return False

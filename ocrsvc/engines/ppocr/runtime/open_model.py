@@ -203,7 +203,7 @@ def _open_sessions(part: ModelPart, config: SessionConfig, cache: ModelCache) ->
     bodies = _compile(part, _prepared("", part, cache), config)
     if part.kind != RECOGNITION:
         return [OpenVinoSession(body, {}, config.arena_values, part.input_format) for body in bodies]
-    # The properties are cached, because reading them would import the package onnx, which takes 10 MB.
+    # The model's properties are cached, because reading them would import the package onnx, which takes 10 MB.
     properties = json.loads(_prepared("metadata-", part, cache))
     if PRODUCT not in properties:
         return [OpenVinoSession(body, properties, 0, part.input_format) for body in bodies]
@@ -249,7 +249,7 @@ def _taking_pixels(model: Any, taken: InputFormat) -> Any:
 
 
 def _prepared(kind: str, part: ModelPart, cache: ModelCache) -> bytes:
-    """A file for OpenVINO, cached or made now. `kind`: "" the model, "metadata-" its properties, "classifier-..."."""
+    """For OpenVINO, cached or made now: a model (`kind` "") without its classifier, the classifier, or properties."""
     entry, key = f"openvino-{kind}{part.cache_name}", cache_key(part.shipped, preparation_code())
     content = cache.find(entry, key)
     if content is None:
