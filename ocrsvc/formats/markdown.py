@@ -51,7 +51,7 @@ def _written(blocks: Sequence[Block]) -> str:
 
 
 def _block(block: Block, number: int) -> tuple[str, int]:
-    """Convert a block to Markdown; returns that and the block's list number (0: none). `number`: the one before."""
+    """Convert a block to Markdown; returns that and its list number (0: none). `number` is the previous block's."""
     match block.kind:
         case "table":
             return block.text, 0
