@@ -59,7 +59,7 @@ _TINY_BYTES = 32  # an upload below this size is often a file name, sent instead
 
 @dataclass(frozen=True, slots=True)
 class PixelLimits:
-    """Largest image that a header may declare; `by_format` has a lower `max_pixels` by lower-case format name."""
+    """Largest image that a header may declare; `by_format` has smaller limits of formats (names in lower case)."""
 
     max_pixels: int
     by_format: Mapping[str, int] = field(default_factory=dict)

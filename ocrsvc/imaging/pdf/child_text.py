@@ -53,7 +53,7 @@ class PageText:
             self._pdfium.FPDFText_ClosePage(self._text)
 
     def copy(self, memory: Any) -> tuple[int, int]:
-        """Write characters, text objects and covering objects to `memory`; returns the two numbers of objects."""
+        """Write characters, text objects and objects over text to `memory`; returns the counts of the latter two."""
         places, covers = _look_at_objects(self._pdfium, self._page)
         numbers: Any = (ctypes.c_double * (room_bytes(self.count) // _DOUBLE_BYTES)).from_buffer(memory)
         firsts = self._copy_characters(numbers)
@@ -95,7 +95,7 @@ class PageText:
         return firsts
 
     def _numbers_of(self, pointer: int, first: int, order: int) -> list[float]:
-        """The OBJECT_NUMBERS numbers of the text object at this address; zeros at 0, for a space that pdfium added."""
+        """OBJECT_NUMBERS numbers of the text object at this address; zeros for address 0 (a space added by pdfium)."""
         if not pointer:
             return [0.0] * OBJECT_NUMBERS
         pdfium = self._pdfium
@@ -120,7 +120,10 @@ def _address(pointer: Any) -> int:
 def displayed(
     pdfium: Any, page: Any, size: tuple[int, int], point: tuple[float, float], scale: int
 ) -> tuple[float, float]:
-    """Map a point to pixels of a page of `size`, to 1/`scale` pixel: pdfium gives whole pixels of a larger page."""
+    """Map a point to pixels of the page displayed at `size`, in steps of 1/`scale`.
+
+    pdfium rounds to whole pixels, so map the point at `scale` times the size.
+    """
     across, down = c_int(), c_int()
     width, height = size
     pdfium.FPDF_PageToDevice(page, 0, 0, width * scale, height * scale, 0, *point, across, down)

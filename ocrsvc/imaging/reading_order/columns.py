@@ -259,7 +259,7 @@ def flow(lines: TextLines, left: Indices, right: Indices, least: float = WRAPPED
 
 
 def _paragraphs(lines: TextLines, column: Indices, least: float) -> Indices:
-    """First lines of a column's paragraphs. Empty if less than the share `least` of lines continues in the next."""
+    """First lines of a column's paragraphs; empty if the share of lines that continue in the next is below `least`."""
     size = median(lines.height[column])
     if len(column) < FEW_ROWS or max(lines.is_number[column].mean(), lines.is_label[column].mean()) > LABELS:
         return column[:0]
