@@ -221,7 +221,7 @@ class ModelControl:
         raise UnknownModel(f"There is no model {label} in the repository.", damage)
 
     def _read_policies(self) -> Policies:
-        """Read the policy file; if it is invalid, return its last valid policies, or raise SettingsError if unknown."""
+        """Read the policy file. If it is invalid, return the last valid policies; without any, raise SettingsError."""
         if self._store is None or self.repository.folder is None:
             return Policies()
         last = self._last_read

@@ -70,7 +70,7 @@ class ModelPolicy(_Table):
 
 
 class Policies(_Table):
-    """Policies by model name; with `others`, a model without one serves its newest version, otherwise none."""
+    """Policies by model name; with `others`, models without a policy serve their newest version, otherwise none."""
 
     models: dict[ModelName, ModelPolicy] = {}
     others: bool = True
