@@ -85,7 +85,7 @@ def configuration_or_exit() -> Mapping[str, object]:
 
 
 def open_model_key(settings: Settings, before: ModelKey | None, *, is_start: bool) -> ModelKey | None:
-    """Read the models' key at the start and each SIGHUP, and unset its environment variable. Raises SettingsError."""
+    """Read the models' decryption key at the start and each SIGHUP; unset its variable. Raises SettingsError."""
     key = read_model_key(settings) if is_start or is_read_again(settings) else before
     hide_key_variable()
     has_changed = (key and key.id) != (before and before.id)
