@@ -22,7 +22,7 @@ class SettingsGroup(BaseModel):
     `title` is the group's heading in the reference: `class TlsSettings(SettingsGroup, title="TLS")`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 def setting(

@@ -4,6 +4,8 @@ A worker runs `post_fork` (makes its reader), imports the application, runs `pos
 engine; only then accepts requests), and at the end `worker_exit`. The arbiter loads no model and no numeric library.
 """
 
+import atexit
+import gc
 import logging
 import os
 import re
@@ -50,6 +52,9 @@ def configuration_or_exit() -> Mapping[str, object]:
     """
     set_library_environment(os.environ)
     is_start = not _services
+    if is_start:
+        # Arbiter and workers: frozen objects are not searched for garbage at exit, which takes a tenth of a second.
+        atexit.register(gc.freeze)
     try:
         settings = read_settings()
         check_tracing(settings, os.environ)
