@@ -168,7 +168,7 @@ def make_trwebocr_cpp(context: AdapterContext) -> Blueprint:
 
 
 def _cpp_failure(failure: OcrsvcError) -> Response:
-    """The response to an error, with the text that TrWebOCR.cpp sends for it, or our own if it has none."""
+    """The response to an error, with TrWebOCR.cpp's text for this error, or our own text if there is none."""
     unreadable = ((kind, "Failed to load image") for kind in NO_IMAGE)
     texts = ((NothingSent, "Missing file or img_base64 parameter"), *unreadable)
     text = original_code_of(texts, failure, "Invalid JSON data") or str(failure)
