@@ -122,7 +122,7 @@ class RayReader:
         return failure_of(page, page.pages[0], ImageCrashesEngine(what, "Give actors more memory, or convert it."))
 
     def _read(self, group: PageGroup, *, alone: bool = False) -> tuple[PageResult, ...]:
-        """Have an actor read a group; if its node cannot load the file, send that. Returns () if the actor died."""
+        """Have an actor read a group; if its node cannot load the file, send it along. Returns () if the actor died."""
         with self._taken(alone=alone) as actor:
             results = None if actor.lacks_files else self._ask(actor, group, None)
             if results is not None:
@@ -150,7 +150,7 @@ class RayReader:
 
     @contextmanager
     def _taken(self, *, alone: bool) -> Iterator[Actor]:
-        """Wait for an actor with room for a group, and reserve that; if `alone`, for an idle one, and reserve it all.
+        """Wait for an actor with room for a group, and reserve the room; if `alone`, for an idle one and all its room.
 
         No other group begins while a group waits to be read alone. If the reader has failed, raises the cause.
         """
@@ -252,7 +252,7 @@ class RayReader:
             self._changed.notify_all()
 
     def _refuse(self, handle: Any, error: OcrsvcError) -> None:
-        """End an unusable actor. Raises its error if no actor was ready before: the settings or nodes are wrong."""
+        """End an unusable actor. Raises `error` if no actor was ready before: the settings or nodes are wrong."""
         self._kill(handle)
         self._start_after_s = self._clock() + _PAUSE_S
         if not self._identity:

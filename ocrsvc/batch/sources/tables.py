@@ -187,7 +187,7 @@ class _Table:
 
     @cached_property
     def _is_listed_unread(self) -> bool:
-        """Whether `rows` need not read the images. It must if the first is a PDF or TIFF, whose pages are counted."""
+        """Whether `rows` need not read the images. It must if the first image is a PDF or TIFF, to count its pages."""
         if self._has_paths:
             return False
         first = self._value(0) if self._starts[-1] else None
