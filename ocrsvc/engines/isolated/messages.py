@@ -246,7 +246,7 @@ def _unpack_answer(row: Any, task: Task, area: SharedArea) -> Page | OcrsvcError
 
 
 def _copied(area: SharedArea, offset: Any, shape: tuple[Any, ...]) -> Pixels:
-    """Copy bytes from an offset that the child sent. Raises InvalidData if it is outside the area."""
+    """Copy bytes from an offset that the child sent. Raises InvalidData if they are outside the area."""
     if not area.holds(offset, shape):
         raise InvalidData("an answer or image outside the shared area")
     return np.array(area.get(offset, shape))

@@ -208,7 +208,7 @@ class _Int8Rewriter:
         self.count += 1
 
     def _stays_last(self, node: onnx.NodeProto) -> bool:
-        """Whether to run an elementwise node with channels last, like its input or an int8 product that reads it."""
+        """Whether to run an elementwise node with channels last: its input is stored so, or an int8 product follows."""
         constants = [self._constants[name] for name in node.input if name in self._constants]
         if node.op_type not in _BY_ELEMENT or any(constant.size != 1 for constant in constants):
             return False
