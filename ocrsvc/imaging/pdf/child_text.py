@@ -53,7 +53,7 @@ class PageText:
             self._pdfium.FPDFText_ClosePage(self._text)
 
     def copy(self, memory: Any) -> tuple[int, int]:
-        """Write characters, text objects and objects over text to `memory`; returns the counts of the latter two."""
+        """Write characters, text objects and covering objects to `memory`; returns how many objects of both kinds."""
         places, covers = _look_at_objects(self._pdfium, self._page)
         numbers: Any = (ctypes.c_double * (room_bytes(self.count) // _DOUBLE_BYTES)).from_buffer(memory)
         firsts = self._copy_characters(numbers)

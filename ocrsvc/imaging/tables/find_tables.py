@@ -135,7 +135,7 @@ def _inside(middles: NDArray[np.floating[Any]], grid: Grid) -> NDArray[np.bool_]
 
 
 def _pieces_of_cells(block: TextBlock, grid: Grid) -> CellPieces:
-    """For each cell of the grid, the pieces of the block whose centres lie in it; all must lie within the grid."""
+    """For each cell of the grid, the block's pieces with their centres in it; all centres must lie within the grid."""
     owners = np.zeros((len(grid.rows) - 1, len(grid.columns) - 1), np.intp)
     for number, cell in enumerate(grid.cells):
         owners[cell.row : cell.row + cell.rows, cell.column : cell.column + cell.columns] = number
