@@ -21,7 +21,7 @@ from ocrsvc.serving.work_queue import CLIENT_CHECK_S
 from ocrsvc.telemetry.metric import Metric
 from ocrsvc.telemetry.model_metrics import MODEL_LEASES, MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
 
-# Number of retired versions to remember, so that a request that still refers to one selects its version anew.
+# Number of retired versions to remember, so that requests that still refer to one select a version anew.
 MAX_RETIRED: Final = 64
 
 
@@ -111,7 +111,7 @@ class LoadedModels(VersionLoader):
         """Load a version, even a retired one, and wait for it. Raises the error that prevents it."""
         with self._changed:
             entry = self._entries.setdefault(key_of(version), Entry(version))
-            # Clear earlier failures and retirement: the caller wants it loaded now.
+            # Clear earlier failures and retirement: the caller wants the version loaded now.
             entry.is_retired, entry.retry_at_s = False, -math.inf
             entry.is_replacing = entry.state is not LoadState.LOADED
         try:

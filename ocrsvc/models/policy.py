@@ -200,7 +200,7 @@ def _versions(policy: Any) -> Any:
 
 @cache
 def _config_class() -> Any:
-    """The protobuf message class, in a separate descriptor pool, as client packages define it in the global pool."""
+    """The class of message ModelServerConfig, in a separate pool, as client packages define it in the global pool."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
     pool = descriptor_pool.DescriptorPool()

@@ -67,7 +67,7 @@ class Verdicts:
         return f"{self._machine}-{max(map(_changed_ns, files), default=0)}"
 
     def keep(self, version: ModelVersion, judgement: Judgement, basis: str) -> None:
-        """Store, log and count a proof's outcome; `basis` is `cache_key_of` from before it. Raises OperatorError."""
+        """Store, log and count a proof's outcome; `cache_key_of` returned `basis` before it. Raises OperatorError."""
         reason = judgement.reason
         reason = reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]}…"
         figures, kind, accepted = dict(judgement.figures), judgement.kind or "", judgement.kind is None
