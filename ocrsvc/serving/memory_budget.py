@@ -42,7 +42,7 @@ class Budget:
 class Share:
     """The bytes of a budget that one request uses until its answer is sent; thread-safe.
 
-    `held_bytes` excludes the bytes of the shares that `part` makes, which count their own.
+    `held_bytes` excludes the bytes of the shares that `part` makes, which have their own `held_bytes`.
     """
 
     def __init__(self, budget: Budget, whole: Budget | None = None) -> None:
