@@ -301,7 +301,7 @@ def _heartbeat(worker: RecyclingWorker, limit_s: float = math.inf) -> Iterator[N
                 faulthandler.dump_traceback(file=STDERR)
                 os._exit(BOOT_FAILED)
 
-    # The arbiter applies its timeout only after the first heartbeat.
+    # The arbiter limits the time between two heartbeats only after the first one.
     worker.notify()
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Builds gunicorn's settings from ours, checks its command line flags, which override them, and opens listeners."""
+"""Builds gunicorn's settings from ours, checks gunicorn's flags, which override the settings, and opens listeners."""
 
 import errno
 import math

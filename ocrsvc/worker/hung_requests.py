@@ -92,7 +92,7 @@ class HungRequests:
 
 
 def find_suspects(in_flight: Sequence[InFlight], used_s: Sequence[float], timeout_s: float) -> list[InFlight]:
-    """Find the requests, usually one, whose threads used the most CPU time since they began (`used_s`)."""
+    """Find the requests, usually one, whose threads used the most CPU time; `used_s` counts from a request's start."""
     min_s = max(CPU_SHARE * timeout_s, _TIE_SHARE * max(used_s, default=0.0))
     pairs = zip(in_flight, used_s, strict=True)
     return [request for request, cpu_s in pairs if request.stage.is_risky and cpu_s >= min_s]
