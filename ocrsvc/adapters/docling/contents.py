@@ -69,7 +69,7 @@ def write_answer(converted: Converted, options: Conversion, spent_s: float, outp
 
 
 def write_job_answer(job: Job, output: IO[bytes], check: Check) -> None:
-    """Write a finished job's response. Raises CallerError for a zip without pages, FileNotFoundError without a job."""
+    """Write a finished job's response. Raises FileNotFoundError for a removed job, CallerError if a zip is empty."""
     record, options = job.record(), Conversion.model_validate(job.record().asked)
     errors = [(row["number"], row["error"]) for row in job.pages() if "error" in row] if job.failed_pages() else []
     count = 0 if errors and options.stops_at_error else job.page_count() - len(errors)
