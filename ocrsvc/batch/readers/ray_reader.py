@@ -54,7 +54,7 @@ _ENVIRONMENT: Final = {
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """A ready actor: its handle, its answer to `start`, how many groups it is reading, whether it lacks the files."""
+    """A ready actor: its handle, its answer to `start`, how many groups it reads, whether its node lacks the files."""
 
     handle: Any
     started: ActorStarted
