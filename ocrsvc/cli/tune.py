@@ -121,7 +121,7 @@ def workers_and_threads(cpus: float, device: str) -> list[SettingValues]:
 
 
 def choose(measured: Sequence[Measurement], p95_s: float | None) -> Measurement | None:
-    """The highest throughput among the measurements without failures and within the p95 goal; None without any."""
+    """The measurement of highest throughput among those without failures and within the p95 goal; None without any."""
     kept = (one for one in measured if not one.failed and (p95_s is None or one.p95_s <= p95_s))
     return max(kept, key=lambda one: (one.pages_per_s, -one.p95_s), default=None)
 
