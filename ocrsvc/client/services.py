@@ -32,8 +32,8 @@ MAX_RESPONSE_BYTES: Final = 1 << 28
 _LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=64)
 _SINGLE_SERVICE_RULES: Final = Rules(connect_s=5.0, patience_s=3.0)
 _LOOKUP_RETRY_S: Final = 5.0
-# The kernel closes a connection after six seconds without TCP acknowledgements, so that a request for a page that takes
-# long ends soon if its host becomes unreachable.
+# The kernel closes a connection after six seconds without TCP acknowledgements. So a request ends soon if the host
+# becomes unreachable, although a response may take long.
 _TCP_OPTIONS: Final = (
     ("TCP_KEEPIDLE", 3),
     ("TCP_KEEPALIVE", 3),
