@@ -183,7 +183,7 @@ def _unpack_task(
 
 
 def pack_answers(answers: Sequence[Page | OcrsvcError], area: SharedArea) -> list[int]:
-    """Write decoded images, then the answers as JSON, to the area; returns the JSON's offset and size. NaN is null."""
+    """Write decoded images, then answers as JSON, to the area; returns the JSON's offset and size. NaN becomes null."""
     rows, offset = list[object](), 0
     for answer in answers:
         rows.append(_pack_answer(answer, offset))

@@ -100,7 +100,7 @@ class Proof:
 def prove_runtimes(
     parts: Parts, config: SessionConfig, cache: ModelCache, pages: Iterable[Pixels] | None = None
 ) -> list[Proof]:
-    """Compare all runtimes for `config.provider` ("cpu", "auto") on pages (default: the reference page); time them."""
+    """Compare and time all runtimes for `config.provider` ("cpu", "auto") on pages (default: the reference page)."""
     is_own_page, height = pages is None, parts[1].input_format.height_px
     detection, recognition = (_Comparison(part, partial(open_candidates, part, config, cache)) for part in parts)
     proofs = list[Proof]()
