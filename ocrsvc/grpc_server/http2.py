@@ -133,7 +133,7 @@ def check_settings(h2: H2Connection) -> None:
     """Limit the memory that h2 uses for the client's settings. Raises FrameRefused."""
     if len(h2.remote_settings) > limits.MAX_SETTINGS:
         raise FrameRefused(ErrorCodes.ENHANCE_YOUR_CALM, "too many settings")
-    # Set only a table size that is too large: setting the same one again cancels hpack's announcement of a change.
+    # Only reduce a table size that is too large: setting the same size again cancels hpack's announcement of a change.
     if h2.encoder.header_table_size > limits.MAX_TABLE_BYTES:  # noqa: PLR1730
         h2.encoder.header_table_size = limits.MAX_TABLE_BYTES
 
