@@ -59,7 +59,7 @@ _TINY_BYTES = 32  # an upload below this size is often a file name, sent instead
 
 @dataclass(frozen=True, slots=True)
 class PixelLimits:
-    """Largest image that a header may declare; `by_format` has smaller limits of formats (names in lower case)."""
+    """Largest image that a header may declare; `by_format` has smaller pixel limits by format name, in lower case."""
 
     max_pixels: int
     by_format: Mapping[str, int] = field(default_factory=dict)

@@ -35,7 +35,7 @@ _EVERYWHERE: Final[Frame] = (-1e6, -1e6, 1e6, 1e6)
 
 
 def room_bytes(count: int) -> int:
-    """Bytes that `PageText.copy` needs for `count` characters, as many text objects, and the most covering objects."""
+    """Bytes that `PageText.copy` needs: `count` characters, as many text objects, and _MAX_COVERS covering objects."""
     return _DOUBLE_BYTES * ((CHARACTER_NUMBERS + OBJECT_NUMBERS) * count + COVER_NUMBERS * _MAX_COVERS)
 
 
@@ -53,7 +53,7 @@ class PageText:
             self._pdfium.FPDFText_ClosePage(self._text)
 
     def copy(self, memory: Any) -> tuple[int, int]:
-        """Write characters, text objects and covering objects to `memory`; returns how many objects of both kinds."""
+        """Write characters, text objects and covering objects to `memory`; returns how many objects of each kind."""
         places, covers = _look_at_objects(self._pdfium, self._page)
         numbers: Any = (ctypes.c_double * (room_bytes(self.count) // _DOUBLE_BYTES)).from_buffer(memory)
         firsts = self._copy_characters(numbers)

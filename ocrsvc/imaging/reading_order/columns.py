@@ -121,7 +121,7 @@ def _band(lines: TextLines, ordered: Indices, first: int, last: int, is_left: Fl
 
 
 def _are_headings(lines: TextLines, here: Indices, text: Indices) -> Flags:
-    """Which lines are headings of text below: up to HEADING_ROWS at the end of `here`, in larger type than `text`."""
+    """Which lines `here` are headings: at most the last HEADING_ROWS of them, if in larger type than `text`."""
     # A box around only a few characters is too high, so in a heading the characters must also be wider.
     larger = lines.height[here] > HEADING * median(lines.height[text])
     larger &= lines.character[here] > HEADING * median(lines.character[text])
