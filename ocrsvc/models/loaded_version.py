@@ -151,7 +151,7 @@ class ModelMemory:
         return max(estimate, self._largest.get(version.description.engine, 0))
 
     def check(self, version: ModelVersion) -> None:
-        """Raises EngineUnavailable if this version alone (as measured, else its files) exceeds the memory budget."""
+        """Raises EngineUnavailable if this version alone exceeds the memory budget, as measured or by its files."""
         known = self._measured.get(key_of(version))
         needed = _held_bytes(known) if known else _file_bytes(version)
         if self.budget_bytes is not None and needed > self.budget_bytes:

@@ -110,7 +110,7 @@ def _classes_of(graph: OnnxGraph) -> int:
 
 def _from_property(text: str, classes: int) -> Dictionary | None:
     origin, lines, split = "the property `character`", lines_of(text), text.split("\n")
-    # The engine splits this property only at "\n". If that gives texts other than `lines`, store these in a file.
+    # The engine splits this property only at "\n". If that gives texts other than `lines`, store `lines` in a file.
     dictionary = fit(lines, classes, origin, is_property=list(lines) == split)
     return dictionary or fit(split, classes, origin, is_property=True)
 
