@@ -1,4 +1,4 @@
-"""The table of benchmarks/accuracy.py: one row a kind of page, both halves of the corpus beside each other."""
+"""The table that benchmarks/accuracy.py prints: one row per kind of page, the corpus's two halves side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from bench.bars import RAPIDOCR_F1, least_f1
 from bench.corpus import FEWEST_PAGES, FEWEST_TOKENS, HALVES, Corpus, Spaces, Tally
 
-# By half, `None` for both, then by kind.
+# Tallies by half (`None` is the whole corpus), then by kind.
 Parts = Mapping[str | None, Mapping[str, Tally]]
 
 FEW_MARK: Final = "few"
@@ -25,7 +25,7 @@ _COLUMNS: Final = (
 def tally_parts(
     corpus: Corpus, texts: Sequence[str | None], half: str | None = None
 ) -> dict[str | None, dict[str, Tally]]:
-    """Counts of the whole and, unless the corpus is a half, of each half."""
+    """Token and character counts of the corpus and, unless it is one half already, of each half."""
     halves = (None, *HALVES) if half is None else (None,)
     return {part: corpus.tally(texts, part) for part in halves}
 
@@ -40,7 +40,7 @@ def table(parts: Parts) -> Iterator[str]:
 
 
 def as_dict(parts: Parts) -> dict[str, object]:
-    """Ready to become JSON."""
+    """The tallies as JSON-ready dicts."""
     return {part or "all": {kind: tally.as_dict() for kind, tally in kinds.items()} for part, kinds in parts.items()}
 
 

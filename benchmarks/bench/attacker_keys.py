@@ -1,4 +1,4 @@
-"""The API keys of a service under attack: a right one for its innocent clients, and what its attackers show."""
+"""API keys for a service under attack: a valid key for well-behaved clients, and one of four kinds for attackers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ocrsvc.access.api_keys import KeyEntry
 from ocrsvc.access.manage_keys import add_key, check_store, open_store, revoke_key
 
 KINDS = ("none", "wrong", "revoked", "scope")
-"""No key, a wrong one, one that was revoked, and one for something else."""
+"""What the attackers send: no key, an unknown key, a revoked key, or a key with the wrong scope."""
 
 _WRONG = "ocr_0123456789ab_" + "A" * 43
 
 
 @dataclass(frozen=True, slots=True)
 class AttackerKeys:
-    """Lines of heads, without their ends; empty ones are left out.
+    """Settings of the service, and the header line that each group of clients sends ("" for none).
 
     Attributes:
-        env: What the service is started with.
-        innocent: Of those who have done nothing wrong.
-        hostile: Of the attackers.
+        env: Environment variables for the service.
+        innocent: Header line of the well-behaved clients, without its line end.
+        hostile: Header line of the attackers, without its line end.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class AttackerKeys:
 
 @contextmanager
 def attacker_keys(kind: str | None) -> Iterator[AttackerKeys]:
-    """Keys for a run with attackers of this kind; None is a service that wants no keys."""
+    """Create the keys for attackers of this kind; None runs the service without keys."""
     if kind is None:
         yield AttackerKeys()
         return

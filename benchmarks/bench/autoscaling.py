@@ -1,7 +1,8 @@
-"""Kubernetes' horizontal autoscaler over a region of the simulation: what it measures, and what it does with it.
+"""Kubernetes' horizontal pod autoscaler, simulated for one region of hosts.
 
-As HPA and KEDA document it: wanted = ceil(replicas x measured / target), nothing within a tenth of the target, at most
-twice as many (or four more) every 15 s, and down to the most that was wanted in the last five minutes.
+Follows the documentation of HPA and KEDA: wanted = ceil(replicas x measured / target), no change within 10 % of the
+target, growth to at most twice the replicas (or four more) every 15 s, and shrinking to the highest number wanted in
+the last five minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TOLERANCE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Counters of a region at a time."""
+    """Counters of a region at one moment."""
 
     at_s: float
     busy_s: float
@@ -32,12 +33,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that is scaled on.
+    """A metric to scale on.
 
     Attributes:
-        name: As in the table.
-        target: Of what is measured.
-        measure: The last minute's value: first and last sample, workers that serve.
+        name: Name in the printed table.
+        target: Target value of the metric.
+        measure: Computes the metric over the last minute from the first sample, the last sample and the number of
+            workers.
     """
 
     name: str
@@ -46,30 +48,30 @@ class Rule:
 
 
 def cpu_share(first: Sample, last: Sample, workers: int) -> float:
-    """Share of the workers' time that was used, at most 1 as a processor has it."""
+    """Share of the workers' time that was busy, at most 1."""
     return min(1.0, (last.busy_s - first.busy_s) / (last.at_s - first.at_s) / max(1, workers))
 
 
 def mean_wait_s(first: Sample, last: Sample, _workers: int) -> float:
-    """Mean seconds that the pages of the last minute have waited."""
+    """Mean seconds that pages of the last minute waited."""
     return (last.wait_s - first.wait_s) / max(1, last.started - first.started)
 
 
 def load_per_worker(first: Sample, last: Sample, workers: int) -> float:
-    """Pages that wait or are read, in the mean, for each worker: seconds of both in a second (Little's law)."""
+    """Mean number of pages waiting or being read, per worker (Little's law)."""
     seconds = last.busy_s - first.busy_s + last.wait_s - first.wait_s
     return seconds / (last.at_s - first.at_s) / max(1, workers)
 
 
 @dataclass(slots=True)
 class Autoscaler:
-    """Adds and removes the hosts of one region.
+    """Adds and removes hosts of one region.
 
     Attributes:
-        rules: The most that one of them wants is done.
-        least, most: Hosts.
-        start_s: From the order of a host to its first page; it is paid for from the order on.
-        step_down: Hosts that may go in a minute; None is any number.
+        rules: Metrics; the one that wants the most hosts decides.
+        least, most: Bounds of the number of hosts.
+        start_s: Seconds from ordering a host to its first page; the host is paid for from the order on.
+        step_down: Hosts that may be removed per minute; None for no limit.
     """
 
     fleet: Fleet
@@ -86,14 +88,14 @@ class Autoscaler:
     _downs: deque[float] = field(default_factory=deque)
 
     def begin(self, now_s: float) -> None:
-        """Look at the region from now on."""
+        """Start sampling the region."""
         self.ordered = self.region.paid
         self.history.append((now_s, self.ordered))
         self._look(now_s)
 
     @property
     def region(self) -> Region:
-        """The one that is scaled."""
+        """The region that is scaled."""
         return self.fleet.regions[self.number]
 
     def _look(self, now_s: float) -> None:
@@ -119,7 +121,7 @@ class Autoscaler:
         open_hosts = sum(load < CLOSED for load in self.region.loads)
         workers = open_hosts * self.fleet.settings.workers
         value = rule.measure(self._samples[0], self._samples[-1], workers) / rule.target
-        # Means over replicas count those that serve, and so does the number they are multiplied with.
+        # The metric is a mean over serving hosts, so multiply it by their number.
         return self.ordered if abs(value - 1) <= TOLERANCE else math.ceil(open_hosts * value)
 
     def _order(self, now_s: float, wanted: int) -> None:
@@ -135,7 +137,7 @@ class Autoscaler:
         region = self.region
         if region.is_lost:
             return
-        # One that is closed and empty; one that still drains would do as well, and is paid for anyway.
+        # Reuse a closed host; one that still drains is paid for anyway.
         place = min(index for index, load in enumerate(region.loads) if load >= CLOSED)
         region.loads[place] -= CLOSED
 
@@ -147,7 +149,7 @@ class Autoscaler:
         if self.step_down is not None:
             count = min(count, self.step_down - len(self._downs))
         for place in open_hosts[len(open_hosts) - max(0, count) :]:
-            # What it has is read to its end, which takes seconds.
+            # Its remaining pages are still read, which takes seconds.
             self.region.loads[place] += CLOSED
             self.region.pay(now_s, -1)
             self.ordered -= 1

@@ -1,4 +1,4 @@
-"""What reading the whole corpus must reach: the goals, and the floor below which no kind of page may fall."""
+"""Accuracy bars for the whole corpus: goals, and a floor for each kind of page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Final
 
 from bench.corpus import ALL, Tally
 
-# (token F1, CER) by kind of commit ecd9bb0, mended scorer, single precision, 2026-11-22; CER is None without an order.
+# (token F1, CER) by kind, measured at commit ecd9bb0 with the corrected scorer in single precision on 2026-11-22. CER
+# is None for kinds without a known reading order.
 FLOOR: Final[Mapping[str, tuple[float, float | None]]] = {
     ALL: (0.9721, 0.1341),
     "card": (1.0, None),
@@ -21,7 +22,7 @@ FLOOR: Final[Mapping[str, tuple[float, float | None]]] = {
     "scene": (0.9826, 0.0540),
     "screenshot": (0.9957, 0.0074),
 }
-# RapidOCR 3.10.0 with its defaults on the same pages: token F1 (accuracy.py --rapidocr defaults measures it again).
+# Token F1 of RapidOCR 3.10.0 with its defaults on the same pages; measure it with accuracy.py --rapidocr defaults.
 RAPIDOCR_F1: Final[Mapping[str, float]] = {
     ALL: 0.9513,
     "card": 1.0,
@@ -42,12 +43,12 @@ GOAL_SPACES_RIGHT: Final = 0.95
 
 
 def least_f1(kind: str) -> float:
-    """The bar for a kind's token F1."""
+    """The lowest token F1 accepted for a kind."""
     return max(GOALS_F1.get(kind, 0.0), FLOOR[kind][0] - SLACK)
 
 
 def most_cer(kind: str) -> float | None:
-    """The bar for a kind's CER; None for kinds whose order is not known."""
+    """The highest CER accepted for a kind; None for kinds without a known reading order."""
     floor = FLOOR[kind][1]
     if kind == ALL or floor is None:
         return GOAL_CER if kind == ALL else None
@@ -55,7 +56,7 @@ def most_cer(kind: str) -> float | None:
 
 
 def missed(tallies: Mapping[str, Tally]) -> Iterator[str]:
-    """The bars that the figures do not reach."""
+    """One sentence for each missed bar."""
     for kind, tally in sorted(tallies.items()):
         if tally.f1 < least_f1(kind):
             yield f"F1 of {kind} is {tally.f1:.4f}, below {least_f1(kind):.4f}"

@@ -1,4 +1,4 @@
-"""Runs `ocrsvc batch` as a process: with generated pages, watched, killed and checked from outside."""
+"""Runs `ocrsvc batch` as a child process on generated pages, and watches, kills and checks it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POLL_S: Final = 0.1
 
 
 def link_pages(folder: Path, count: int) -> Path:
-    """A folder with so many images: a few distinct ones under many names (hard links), a thousand in each folder."""
+    """Create a folder of `count` images: 50 distinct files under many names (hard links), 1,000 to a subfolder."""
     images, pages = folder / "images", folder / "pages"
     images.mkdir(parents=True)
     for number in range(DISTINCT):
@@ -41,12 +41,12 @@ def link_pages(folder: Path, count: int) -> Path:
 
 
 class BatchProcess:
-    """One command under way, in a process group of its own.
+    """A running `ocrsvc batch` in its own process group.
 
     Args:
-        arguments: Of `ocrsvc batch`.
-        environment: Settings OCRSVC_…, beside what this process has.
-        log: Where its messages go.
+        arguments: Command-line arguments of `ocrsvc batch`.
+        environment: OCRSVC_… settings to add to this process's environment.
+        log: File that receives the command's messages.
     """
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
@@ -65,20 +65,20 @@ class BatchProcess:
         self.peak_mb = 0.0
 
     def is_running(self) -> bool:
-        """Whether it has not ended; notes the highest memory of its first process, without the engines' own."""
+        """Whether the command still runs; records the peak memory of its first process, without engine processes."""
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
             self.peak_mb = max(self.peak_mb, int(found[1]) / 1024 if found else 0.0)
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """kill -9 of all its processes; returns when the first is gone."""
+        """Send SIGKILL to the process group, and wait for the first process."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
     def wait(self, limit_s: float = 36_000.0) -> int:
-        """Its exit code, once it has ended by itself; exits when it has not in time."""
+        """Wait for the command's end, and return its exit code; exit the benchmark after `limit_s` seconds."""
         end_s = time.monotonic() + limit_s
         while self.is_running():
             if time.monotonic() > end_s:
@@ -89,7 +89,7 @@ class BatchProcess:
 
 
 def known_pages(out: Path) -> int:
-    """Pages with a result: those of parts that are in the output, and those in the work file."""
+    """Count pages with a result, in finished parts of the output and in work files."""
     known = 0
     for manifest in out.glob("_ocrsvc/parts/*.json"):
         with contextlib.suppress(FileNotFoundError, ValueError):
@@ -104,14 +104,14 @@ def known_pages(out: Path) -> int:
 
 
 def wait_for_first_page(process: BatchProcess, out: Path, before: int) -> float:
-    """Seconds from the start of a command until more pages are known than before, or it has ended."""
+    """Seconds from the command's start until it has added a page to the `before` known ones, or has ended."""
     while process.is_running() and known_pages(out) <= before:
         time.sleep(_POLL_S)
     return time.monotonic() - process.began_s
 
 
 def read_sources(out: Path) -> Iterator[str]:
-    """The source of every line of the output, in its order."""
+    """The source of each output line, in order."""
     for file in sorted(out.glob("*.jsonl")):
         with file.open("rb") as lines:
             for line in lines:
@@ -119,7 +119,7 @@ def read_sources(out: Path) -> Iterator[str]:
 
 
 def check_once(out: Path, expected: Sequence[Path]) -> dict[str, int]:
-    """Counts of what is missing from the output, of what is there more than once, and of what is in another order."""
+    """Counts of missing, repeated, foreign and misordered lines in the output."""
     found = list(read_sources(out))
     counts = Counter(found)
     wanted = [str(path) for path in expected]

@@ -1,4 +1,4 @@
-"""Twenty PDFs that were never scanned: printed by a browser, distilled by Ghostscript, written by hand, found here."""
+"""Twenty born-digital PDFs: printed by a browser, made by Ghostscript, written by hand, or from Debian packages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _JAPANESE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BornDigital:
-    """A PDF: what it is, who made it, and its file."""
+    """A PDF with its name and the program that made it."""
 
     name: str
     maker: str
@@ -44,25 +44,25 @@ class BornDigital:
 
 
 def born_digital(folder: Path) -> tuple[list[BornDigital], list[str]]:
-    """The PDFs, made in this folder, and what could not be had here."""
-    made, lacking = list[BornDigital](), list[str]()
+    """The PDFs, made in this folder, and the names of missing programs and files."""
+    made, missing = list[BornDigital](), list[str]()
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if browser is None:
-        lacking.append("a browser (Debian: chromium)")
+        missing.append("a browser (Debian: chromium)")
     else:
         made += [BornDigital(name, "browser", _print(browser, name, html, folder)) for name, html in _pages()]
     if shutil.which("gs"):
         made += _by_ghostscript(folder)
     else:
-        lacking.append("Ghostscript (Debian: ghostscript)")
+        missing.append("Ghostscript (Debian: ghostscript)")
     made += [BornDigital("standard fonts", "by hand", _by_hand())]
     for name, path in _FOUND.items():
         if path.is_file():
             data = path.read_bytes()
             made.append(BornDigital(name, "found", gzip.decompress(data) if path.suffix == ".gz" else data))
         else:
-            lacking.append(str(path))
-    return made, lacking
+            missing.append(str(path))
+    return made, missing
 
 
 _FOUND: Final = {
@@ -99,7 +99,7 @@ def _table(rows: int, columns: int) -> str:
 
 
 def _pages() -> Iterator[tuple[str, str]]:
-    """Names of pages for the browser, and what is in them."""
+    """Name and HTML of each page that the browser prints."""
     yield "article", f"<h1>Annual report</h1>{_paragraphs(20)}"
     yield "two columns", f"<h1>Proceedings</h1><div style='columns:2;text-align:justify'>{_paragraphs(30)}</div>"
     yield (
@@ -180,7 +180,7 @@ def _pages() -> Iterator[tuple[str, str]]:
 
 
 def _by_ghostscript(folder: Path) -> Iterator[BornDigital]:
-    """A report in three fonts, and the same with all fonts brought along, in subsets."""
+    """A report in three fonts, once with standard settings and once with all fonts embedded as subsets."""
     pages = []
     for number in range(1, 13):
         lines = "".join(f"72 {700 - 14 * row} moveto ({_ENGLISH[row % 5][:85]}) show\n" for row in range(40))
@@ -198,7 +198,7 @@ def _by_ghostscript(folder: Path) -> Iterator[BornDigital]:
 
 
 def _by_hand() -> bytes:
-    """Pages of Helvetica that no file brings, each turned by another quarter."""
+    """Eight pages in Helvetica without an embedded font, each rotated by a further quarter turn."""
     pages = 8
     kids = b" ".join(b"%d 0 R" % (10 + 2 * number) for number in range(pages))
     objects = {

@@ -1,4 +1,4 @@
-"""Certificates for benchmarks: an authority and what it issues, in files."""
+"""A certificate authority for benchmarks; it issues certificates as files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _KEY_TYPES: Final = {"ECDSA": trustme.KeyType.ECDSA, "RSA": trustme.KeyType.RSA}
 
 
 class Authority:
-    """An authority, and the folder where what it issues is written.
+    """A certificate authority that writes the certificates it issues to one folder.
 
     Attributes:
-        file: Its own certificate.
+        file: The authority's own certificate.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -27,9 +27,9 @@ class Authority:
         self._ca.cert_pem.write_to_path(str(self.file))
 
     def issue(self, kind: Kind) -> dict[str, str]:
-        """The settings of a service with a new certificate for 127.0.0.1; it replaces the one before of its kind.
+        """Issue a certificate for 127.0.0.1, replacing the last of its kind, and return the service's settings for it.
 
-        ECDSA is P-256, RSA has 2048 bits.
+        ECDSA keys use P-256, RSA keys have 2048 bits.
         """
         now = datetime.now(UTC)
         issued = self._ca.issue_cert(

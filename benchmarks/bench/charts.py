@@ -12,12 +12,12 @@ PLAIN, STRONG = "#8aa1b8", "#1f5fa8"
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One set of bars.
+    """One group of bars.
 
     Attributes:
-        title: What the numbers are, unit included.
+        title: What the values are, with their unit.
         rows: (label, value), from top to bottom.
-        strong: The label whose bar stands out.
+        strong: Label of the highlighted bar.
     """
 
     title: str
@@ -26,7 +26,7 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel]) -> str:
-    """Horizontal bars as SVG, one panel below the other, each with its own scale."""
+    """Draw horizontal bars as SVG, one panel below the other, each with its own scale."""
     top, parts = 0, []
     for panel in panels:
         parts.append(_draw_panel(panel, top))

@@ -1,9 +1,9 @@
-"""The load client: many clients in one process that does nothing else.
+"""The load generator: a process that runs many HTTP clients.
 
     python benchmarks/bench/client.py PLAN.json
 
-Each client is one thread with a raw socket, and the requests are put together beforehand, so that a request costs about
-0.2 ms of processor time here and the service under test keeps the cores. The results go to stdout as JSON.
+Each client is a thread with a raw socket that sends prepared requests. A request costs about 0.2 ms of processor time
+here, which leaves the cores to the service under test. The results go to stdout as JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RECEIVE_BYTES = 1 << 16
 
 
 def text_of(body: bytes, content_type: str) -> str:
-    """The text that an answer holds: of JSON the pages' texts (without times and ids), else the answer itself."""
+    """The text in an answer: the pages' texts if it is JSON (without times and ids), else the body."""
     plain = body.decode("utf-8", "replace")
     if "json" not in content_type:
         return plain
@@ -36,7 +36,7 @@ def text_of(body: bytes, content_type: str) -> str:
 
 
 class _Client(threading.Thread):
-    """One client: sends, waits for the whole answer, sends the next."""
+    """A client that sends a request, waits for the whole answer, and repeats."""
 
     def __init__(
         self, plan: dict[str, Any], sends: Sequence[tuple[str, bytes]], first: int, go: threading.Barrier
@@ -53,7 +53,7 @@ class _Client(threading.Thread):
         self.answers: Counter[tuple[str, bytes, bytes]] = Counter()
 
     def run(self) -> None:
-        """Until the time is over."""
+        """Send requests until the time is over."""
         self._go.wait()
         end_s = time.perf_counter() + self._seconds
         while (began_s := time.perf_counter()) < end_s:
@@ -65,7 +65,7 @@ class _Client(threading.Thread):
         self._hang_up()
 
     def _exchange(self, message: bytes) -> tuple[bytes, bytes]:
-        """Head and body of the answer; no head when the connection broke."""
+        """Head and body of the answer; the head is empty when the connection broke."""
         try:
             if self._socket is None:
                 self._socket = socket.create_connection(self._address, _SOCKET_LIMIT_S)
@@ -86,7 +86,7 @@ class _Client(threading.Thread):
 
 
 def _receive(connection: socket.socket) -> tuple[bytes, bytes]:
-    """One whole answer with a Content-Length. Raises OSError when the connection ends before."""
+    """One whole answer with a Content-Length. Raises OSError when the connection closes early."""
     data = b""
     while (end := data.find(b"\r\n\r\n")) < 0:
         data += _more(connection)
@@ -116,7 +116,7 @@ def _messages(plan: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
 
 
 def _understand(answers: Counter[tuple[str, bytes, bytes]]) -> list[dict[str, Any]]:
-    """The answers by name, status and text. Done after the load, because parsing would slow the client down."""
+    """Counts of answers by name, status and text. Runs after the load, because parsing would slow the clients down."""
     kinds: Counter[tuple[str, int, str]] = Counter()
     for (name, head, body), count in answers.items():
         status = int(head.split(b" ", 2)[1]) if head else 0

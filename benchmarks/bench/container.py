@@ -1,4 +1,4 @@
-"""The image of deploy/Containerfile: built with buildah on a base from debootstrap, and run with podman."""
+"""The image of deploy/Containerfile: built by buildah on a base from debootstrap, run by podman."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from soak import ROOT, SETTLE_S, START_S, WORKERS, Service, wait_until
 BASE = "localhost/ocrsvc-base:bookworm"
 IMAGE = "localhost/ocrsvc:cpu"
 NEEDED = ("buildah", "podman", "debootstrap", "runc")
-# Nobody's in particular, as OpenShift chooses one for each project, with the group that it gives to all of them.
+# An arbitrary user id with group 0, as OpenShift assigns to each project.
 USER = "1000650000:0"
 _BASE_PACKAGES = "python3,python3-venv,ca-certificates"
 _START_S = 3 * START_S
@@ -29,7 +29,7 @@ _START_S = 3 * START_S
 
 @dataclass(frozen=True)
 class Limits:
-    """What the container may use."""
+    """Resource limits of the container."""
 
     pids: int = 512
     memory: str = "2g"
@@ -38,7 +38,7 @@ class Limits:
 
 
 def make_base(name: str = BASE) -> None:
-    """A base image with Python and nothing else, of Debian's packages, unless there is one of that name."""
+    """Create a base image with Debian's Python only, unless an image of that name exists."""
     if subprocess.run(["podman", "image", "exists", name], check=False).returncode == 0:
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -49,10 +49,10 @@ def make_base(name: str = BASE) -> None:
 
 
 def build(base: str, volumes: Sequence[str], image: str = IMAGE) -> float:
-    """Build the image; the seconds that it took.
+    """Build the image, and return the seconds it took.
 
     Args:
-        volumes: Mounted while it is built, as HOST:CONTAINER:ro, such as a certificate of the package index.
+        volumes: Mounts during the build, as HOST:CONTAINER:ro, such as the package index's certificate.
     """
     mounts = [f"--volume={volume}" for volume in volumes]
     began_s = time.monotonic()
@@ -66,20 +66,20 @@ def build(base: str, volumes: Sequence[str], image: str = IMAGE) -> float:
 
 
 def size_bytes(image: str = IMAGE) -> int:
-    """Of the image, with its base."""
+    """Size of the image, including its base."""
     said = run(["podman", "image", "inspect", image])
     return int(json.loads(said)[0]["Size"])
 
 
 def found(program: str) -> str:
-    """Where a program is."""
+    """Path of a program."""
     path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     assert path is not None, f"{program} is missing: install {' '.join(NEEDED)}"
     return path
 
 
 def run(command: Sequence[str], stdin: IO[bytes] | None = None) -> str:
-    """What a program writes to stdout; raises where it fails, with what it wrote to stderr."""
+    """Run a program and return its stdout. Raises RuntimeError with its stderr when it fails."""
     done = subprocess.run(command, cwd=ROOT, stdin=stdin, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command[:3])} … ended with {done.returncode}:\n{done.stderr[-3000:]}")
@@ -87,11 +87,7 @@ def run(command: Sequence[str], stdin: IO[bytes] | None = None) -> str:
 
 
 class ContainerProcess:
-    """The arbiter inside a container, as the benchmarks see a process of this machine.
-
-    Attributes:
-        pid: The arbiter's process id outside the container.
-    """
+    """The arbiter in a container, with the interface of a local process."""
 
     def __init__(self, name: str, attached: subprocess.Popen[bytes]) -> None:
         self.name = name
@@ -99,7 +95,7 @@ class ContainerProcess:
         self.pid = 0
 
     def find(self) -> bool:
-        """Whether it runs; notes its process id."""
+        """Read the process id; returns whether the container runs."""
         done = subprocess.run(
             ["podman", "inspect", "--format", "{{.State.Pid}}", self.name], capture_output=True, text=True, check=False
         )
@@ -107,15 +103,15 @@ class ContainerProcess:
         return self.pid > 0
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to the arbiter."""
+        """Send a signal to the arbiter."""
         os.kill(self.pid, number)
 
     def poll(self) -> int | None:
-        """The exit code of the arbiter, None while it runs."""
+        """The arbiter's exit code; None while it runs."""
         return self._attached.poll()
 
     def wait(self, timeout_s: float) -> int:
-        """The exit code of the arbiter when it ends."""
+        """Wait for the arbiter to end, and return its exit code."""
         return self._attached.wait(timeout_s)
 
 
@@ -123,14 +119,14 @@ class ContainerProcess:
 def serve_container(
     env: Mapping[str, str], folder: Path, limits: Limits = Limits(), workers: int = WORKERS
 ) -> Iterator[Service]:
-    """The image as a service, on a free port of this machine, with as many workers ready.
+    """Serve from the image on a free local port; returns once the workers are ready.
 
-    The root is read-only, the user has no name, no home and no capability, and can get none; `folder` is mounted at the
-    same place.
+    The root file system is read-only; the user has no name, no home and no capabilities, and cannot gain any. `folder`
+    is mounted at the same path.
     """
     name = f"ocrsvc-{time.monotonic_ns()}"
     log = folder / f"{name}.log"
-    # What the user has made for the service must be the service's to write.
+    # The container's user must be able to write to files that this user made.
     folder.chmod(0o777)
     for made in folder.iterdir():
         made.chmod(0o777)
@@ -159,16 +155,16 @@ def serve_container(
 
 
 def flags(limits: Limits) -> list[str]:
-    """Podman's flags for a container that may do as little as the service can do with."""
+    """Podman's flags for a container with minimal privileges."""
     return [
         *("--read-only", "--read-only-tmpfs=false", f"--tmpfs=/tmp:size={limits.tmp}", f"--shm-size={limits.shm}"),
         *(f"--user={USER}", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--network=host"),
         *(f"--pids-limit={limits.pids}", f"--memory={limits.memory}"),
-        # Podman's own are more than a machine may allow, and its timers need systemd.
+        # Podman's default limits may exceed the machine's, and its health timers need systemd.
         *("--ulimit=nofile=4096:4096", "--ulimit=nproc=4096:4096", "--health-interval=disable"),
     ]
 
 
 def inside(name: str, *command: str) -> str:
-    """What a program inside a container writes to stdout."""
+    """Run a program inside a container and return its stdout."""
     return run(["podman", "exec", name, *command])

@@ -1,4 +1,4 @@
-"""Pages of the corpus, and how well they were read, by the corpus's own scorer."""
+"""Pages of the corpus, and accuracy counts by the corpus's own scorer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEWEST_TOKENS: Final = 1000
 
 @dataclass(slots=True)
 class Spaces:
-    """Places between two characters that were read right, and whether a space is read where the truth has one."""
+    """Counts of spaces, and of positions between two characters with the right decision about a space."""
 
     both: int = 0
     wanted: int = 0
@@ -45,21 +45,21 @@ class Spaces:
 
     @property
     def share_right(self) -> float:
-        """Share of the places with a space where the truth has one, and none where it has none; 1 without places."""
+        """Share of positions with a space exactly where the truth has one; 1 without positions."""
         return self.right / self.places if self.places else 1.0
 
     def as_dict(self) -> dict[str, float]:
-        """Ready to become JSON."""
+        """The figures as a JSON-ready dict."""
         return {"f1": round(self.f1, 4), "right": round(self.share_right, 4), "places": self.places}
 
 
 @dataclass(slots=True)
 class Tally:
-    """Token, character and space counts of a group of pages, as score.py adds them up.
+    """Token, character and space counts of a group of pages, summed as score.py does.
 
     Attributes:
-        mixed: Spaces between a Chinese (or Japanese or Korean) character and another letter or digit.
-        latin: Spaces between two letters or digits of which neither is Chinese.
+        mixed: Spaces between a Chinese, Japanese or Korean character and another letter or digit.
+        latin: Spaces between two letters or digits that are not Chinese, Japanese or Korean.
     """
 
     pages: int = 0
@@ -89,16 +89,16 @@ class Tally:
 
     @property
     def cer(self) -> float:
-        """Edits for each character in reading order."""
+        """Character error rate: edits per character, in reading order."""
         return self.edits / max(1, self.length)
 
     @property
     def is_few(self) -> bool:
-        """Whether the group is too small to say much."""
+        """Whether the group is too small for reliable figures."""
         return self.pages < FEWEST_PAGES or self.wanted < FEWEST_TOKENS
 
     def as_dict(self) -> dict[str, object]:
-        """Ready to become JSON."""
+        """The figures as a JSON-ready dict."""
         shares = {"f1": self.f1, "precision": self.precision, "recall": self.recall, "cer": self.cer}
         return {
             "pages": self.pages,
@@ -114,7 +114,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class CorpusPage:
-    """One page with known text."""
+    """A page with known text."""
 
     file: Path
     kind: str
@@ -128,21 +128,21 @@ class CorpusPage:
 
 
 def half_of(name: str) -> str:
-    """The tuning or the reporting half, by the lowest bit of the first byte of the SHA-256 of a page's file name.
+    """The tuning or reporting half, by the lowest bit of the first byte of the SHA-256 of a page's file name.
 
-    Constants are chosen on the tuning half; the reporting half shows their worth on pages that nobody looked at.
+    Constants are tuned on the tuning half; the reporting half shows the accuracy on unseen pages.
     """
     return HALVES[hashlib.sha256(name.encode()).digest()[0] & 1]
 
 
 class Corpus:
-    """The pages of a shared folder that have truth, and their scorer.
+    """The pages of a shared folder that have a known text, and their scorer.
 
     Args:
         shared: Folder with score.py and corpus/manifest.jsonl.
-        kind: Only pages of this kind; None takes all.
-        every: Only every n-th page.
-        half: Only pages of this half, TUNING or REPORTING; None takes both.
+        kind: Take only pages of this kind; None takes all.
+        every: Take only every n-th page.
+        half: Take only pages of this half, TUNING or REPORTING; None takes both.
     """
 
     def __init__(self, shared: Path, kind: str | None = None, every: int = 1, half: str | None = None) -> None:
@@ -158,10 +158,10 @@ class Corpus:
         self.pages = [page for page in pages if half in (None, page.half)][::every]
 
     def tally(self, texts: Iterable[str | None], half: str | None = None) -> dict[str, Tally]:
-        """Counts for ALL and for each kind.
+        """Tallies by kind, and one for ALL.
 
         Args:
-            texts: One text for each page, None where reading failed.
+            texts: One text per page, None where reading failed.
             half: Count only the pages of this half; None counts all.
         """
         tallies: dict[str, Tally] = {}
@@ -173,11 +173,11 @@ class Corpus:
         return tallies
 
     def hits(self, page: CorpusPage, text: str) -> int:
-        """Tokens of the page that are among those read."""
+        """Number of tokens of the page that were read."""
         return int(self.score.f1(page.truth, text)[0])
 
     def _add(self, tally: Tally, page: CorpusPage, text: str) -> None:
-        """What is partly known counts for recall only; what has no known order counts for no edits and no spaces."""
+        """Add a page; partly known pages count for recall only, pages without an order count no edits or spaces."""
         hit, wanted, got = self.score.f1(page.truth, text)
         partial = page.row.get("coverage") == "partial"
         if not partial and page.row.get("order") != "unreliable":
@@ -194,7 +194,7 @@ class Corpus:
 
 
 def load_scorer(file: Path) -> ModuleType:
-    """The scorer as a module, loaded by its path."""
+    """Load the scorer from its file as a module."""
     spec = importlib.util.spec_from_file_location("score", file)
     assert spec is not None, file
     assert spec.loader is not None, file

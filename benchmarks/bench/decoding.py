@@ -1,4 +1,4 @@
-"""Stands in for the reader while adapters are fuzzed: decodes as the real one does, and has its answer ready."""
+"""A reader for fuzzing adapters: it decodes images as the real reader does, and returns a fixed text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_PAGES = 50
 
 
 class DecodingReader:
-    """What the adapters need of a reader; whatever is an image has two lines."""
+    """Implements the reader interface that adapters use; every decodable image reads as two fixed lines."""
 
     ready = True
     has_models = False
@@ -32,11 +32,11 @@ class DecodingReader:
         self._info = EngineInfo("ready", "none", "1", "cpu", "none", "none")
 
     def read(self, data: bytes, *_asked: object) -> Reading:
-        """Two lines for whatever is an image."""
+        """Two fixed lines for any decodable image."""
         return self._reading(decode(data, self._limits, gray=True))
 
     def read_many(self, datas: Sequence[bytes], *_asked: object) -> list[Any]:
-        """Each by itself."""
+        """Read each image by itself; a failure becomes that image's entry."""
         return [self._read_or_error(data) for data in datas]
 
     def read_files(
@@ -50,37 +50,37 @@ class DecodingReader:
         *,
         partial: bool = False,  # noqa: ARG002  nothing is late here
     ) -> list[FileRead]:
-        """The pages of each by itself; no PDFs, whose child process would be what takes the time."""
+        """Read the pages of each file, except PDFs, whose child process would take most of the time."""
         return [self._read_file(file, ranges, most) for file in files]
 
     def read_files_by_page(self, files: Sequence[bytes | OcrsvcError], *asked: Any) -> Iterator[PageRead]:
-        """Those of `read_files`, one by one."""
+        """The results of `read_files`, page by page."""
         for at, file in enumerate(self.read_files(files, *asked), start=1):
             for number, outcome in file.pages:
                 yield PageRead(number, file.total, len(file.pages), outcome, at)
 
     def check_model(self, _options: object) -> None:
-        """Whatever model is named is there."""
+        """Accept every model name."""
 
     @contextmanager
     def open_document(self, file: bytes, *_asked: object) -> Iterator[Document]:
-        """The document, but for PDFs."""
+        """Open any document except a PDF."""
         yield open_document(file, self._limits, 0, bool, bool)
 
     @contextmanager
     def decoded_image(self, data: bytes, *_asked: object, **_more: object) -> Iterator[Image]:
-        """The decoded image; of a document, the first page."""
+        """The decoded image; for a document, its first page."""
         yield decode(data, self._limits, gray=True)
 
     def check_capacity(self, _priority: object) -> None:
-        """There always is."""
+        """Never raise: there is always room."""
 
     def describe(self) -> EngineInfo:
-        """What the readings say, too."""
+        """The engine description that readings carry as well."""
         return self._info
 
     def models(self) -> ModelList:
-        """None that could be named."""
+        """An empty list: no model can be chosen."""
         return ModelList(None, ())
 
     def _read_file(self, file: bytes | OcrsvcError, ranges: Ranges, most: int | None) -> FileRead:

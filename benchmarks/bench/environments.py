@@ -1,4 +1,4 @@
-"""Environments outside this one, with what the systems need that are compared with this service; made once."""
+"""Virtual environments with the systems that this service is compared with; each is made once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PYTHONS: Final = ("python3.12", "python3.13", "python3.14")
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What is installed, and whether it needs a newer Python than 3.11."""
+    """Packages to install, and whether they need Python 3.12 or newer."""
 
     packages: Sequence[str]
     newer_python: bool = False
@@ -37,10 +37,10 @@ ENVIRONMENTS: Final[Mapping[str, Environment]] = {
 
 
 def programs_of(name: str) -> Path:
-    """The folder with the programs of an environment, which is made if it is not there."""
+    """The folder of an environment's programs; makes the environment on first use."""
     folder = FOLDER / name
     if not (folder / ".made").exists():
-        print(f"making the environment of {name}", flush=True)
+        print(f"creating the environment {name}", flush=True)
         wanted = ENVIRONMENTS[name]
         python = newer_python() if wanted.newer_python else sys.executable
         assert python is not None, name
@@ -51,7 +51,7 @@ def programs_of(name: str) -> Path:
 
 
 def newer_python() -> str | None:
-    """A Python of 3.12 or newer: this one, one in PATH, or one that pyenv made; None without any."""
+    """A Python 3.12 or newer: this one, one in PATH, or one of pyenv's; None without any."""
     if sys.version_info >= (3, 12):
         return sys.executable
     found = [path for name in _PYTHONS if (path := shutil.which(name)) and runs(path)]
@@ -60,12 +60,12 @@ def newer_python() -> str | None:
 
 
 def runs(python: str) -> bool:
-    """Whether the program is a Python and not pyenv's stand-in for one that is not chosen."""
+    """Whether the program is a working Python, and not a pyenv shim without a selected version."""
     return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
 
 
 def turboocr_models() -> Path:
-    """A folder with the models that this service runs under the names that TurboOCR looks for; made once."""
+    """A folder with this service's models under the names that TurboOCR expects; made once."""
     folder = FOLDER / "turboocr_models"
     if not (folder / "keys.txt").exists():
         import onnxruntime

@@ -1,4 +1,4 @@
-"""The request that each wire format's client sends to have one image read."""
+"""The request that a client of each wire format sends to read one image."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ BOUNDARY = "ocrsvc-boundary"
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One way of asking.
+    """One request to read an image.
 
     Attributes:
-        adapter: The format's name; "native" is our own.
-        label: What is peculiar to this way; empty if there is only one.
-        path: May carry a query string.
+        adapter: Name of the wire format; "native" is our own API.
+        label: Variant of the request; empty if the format has only one.
+        path: Path, possibly with a query string.
         content_type, body: As the client sends them.
     """
 
@@ -37,12 +37,12 @@ class Exchange:
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Adapter and label, for tables."""
         return f"{self.adapter} {self.label}".rstrip()
 
 
 def exchanges(image: bytes) -> list[Exchange]:
-    """One or two requests for each format, all with the same image."""
+    """One or two requests per wire format, all with the same image."""
     text = base64.b64encode(image).decode()
     url = f"data:image/jpeg;base64,{text}"
     return [
@@ -71,7 +71,7 @@ def exchanges(image: bytes) -> list[Exchange]:
 
 
 def environ_of(path: str, content_type: str, body: bytes, method: str = "POST") -> Environ:
-    """The request as a WSGI server hands it over."""
+    """The WSGI environ of a request."""
     path, _, query = path.partition("?")
     return {
         "REQUEST_METHOD": method,
@@ -96,7 +96,7 @@ def environ_of(path: str, content_type: str, body: bytes, method: str = "POST") 
 
 
 def call(application: Application, environ: Environ) -> tuple[int, bytes]:
-    """Status and body of the answer; no socket is involved."""
+    """Call the WSGI application without a socket; returns the answer's status and body."""
     statuses: list[str] = []
     answer = application(environ, lambda status, _headers, _error=None: statuses.append(status))
     try:
@@ -111,17 +111,17 @@ def _json(**members: object) -> bytes:
 
 
 def _image_request(text: str) -> dict[str, object]:
-    """One image of a request of Google Cloud Vision."""
+    """The entry for one image in a Google Cloud Vision request."""
     return {"image": {"content": text}, "features": [{"type": "TEXT_DETECTION"}]}
 
 
 def _tensor(text: str, **parameters: object) -> bytes:
-    """A request of KServe v2 in JSON."""
+    """A KServe v2 request in JSON."""
     tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [text]}
     return _json(inputs=[tensor], parameters=parameters)
 
 
 def _file(name: str, data: bytes) -> tuple[str, bytes]:
-    """Content type and body of a form with one file."""
+    """Content type and body of a multipart form with one file."""
     head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="page.jpg"\r\n\r\n'
     return f"multipart/form-data; boundary={BOUNDARY}", head.encode() + data + f"\r\n--{BOUNDARY}--\r\n".encode()

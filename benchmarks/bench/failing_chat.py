@@ -1,4 +1,4 @@
-"""A stand-in for a remote model that fails by chance, and sometimes dies: `python -m bench.failing_chat PORT SEED`."""
+"""A double of a remote model that fails or dies at random: `python -m bench.failing_chat PORT SEED`."""
 
 import random
 import sys
@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from chat_stand_in import chat_server
 
-# Of a thousand calls, by the name of the answer in tests/data/chat_answers.yaml.
+# How many of 1,000 calls get each answer of tests/data/chat_answers.yaml.
 CHANCES = {"busy": 2, "loading": 2, "stall": 5, "cut": 20, "repeat": 20, "length": 20, "bad": 10, "error": 10, "die": 1}
 
 

@@ -1,4 +1,4 @@
-"""The faults that chaos_faults.py injects: what is refused, and what disturbs the service meanwhile."""
+"""The faults that chaos_faults.py injects: failing system calls, and what disturbs the service meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from documents import pdf  # noqa: E402  the path must be known first
 from os_faults import Faults  # noqa: E402  as above
 
 SETTLE_S = 30.0
-TIMEOUT_S = 3  # of a worker's heartbeat
+TIMEOUT_S = 3  # timeout of a worker's heartbeat
 CGROUPS = Path("/sys/fs/cgroup")
 DAY_S = 86_400
 LEAK_BYTES = 2_000_000
@@ -34,15 +34,15 @@ ROOM_BYTES = 30_000_000
 
 
 class Skipped(Exception):
-    """The fault cannot be injected here; says why."""
+    """The fault cannot be injected on this machine; the message gives the reason."""
 
 
 @dataclass
 class Scene:
-    """A service under load, and what disturbs it.
+    """A service under load, and the actions that disturb it.
 
     Attributes:
-        failed: Processes that were killed, by this program or by the fault itself.
+        failed: Number of processes that were killed, by this program or by the fault.
     """
 
     service: Service
@@ -52,20 +52,20 @@ class Scene:
     failed: int = 0
 
     def wait(self) -> None:
-        """As long as a fault lasts."""
+        """Wait for the duration of a fault."""
         time.sleep(self.seconds)
 
     def kill_worker(self) -> None:
-        """As out of memory does it."""
+        """Send SIGKILL to the first worker, as the kernel does when memory runs out."""
         os.kill(self.service.workers()[0], signal.SIGKILL)
         self.failed += 1
 
     def replace_worker(self) -> None:
-        """As an operator does it."""
+        """Send SIGUSR2 to the last worker, as an operator does to replace it."""
         os.kill(self.service.workers()[-1], signal.SIGUSR2)
 
     def read_configuration(self) -> None:
-        """SIGHUP: every worker is replaced."""
+        """Send SIGHUP, which replaces every worker."""
         self.service.process.send_signal(signal.SIGHUP)
 
 
@@ -74,12 +74,12 @@ Injection = Callable[[Scene], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """One entry of the table.
+    """A row of the table of faults.
 
     Attributes:
-        inject: Injects the fault, disturbs, waits, and lifts it.
-        env: The service's settings besides the usual ones; "{folder}" is a folder of this fault's own.
-        made: Made before the service starts, and removed after its end. Raises Skipped.
+        inject: Injects the fault, disturbs the service, waits, and lifts the fault.
+        env: Settings of the service for this fault; "{folder}" is replaced by the fault's folder.
+        made: Context manager that prepares the folder before the service starts. Raises Skipped.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Fault:
 
 
 def refused(call: str, error: int, *disturb: Callable[[Scene], None], path: str = "") -> Injection:
-    """A call fails in all processes of the service."""
+    """A system call fails in all processes of the service."""
 
     def inject(scene: Scene) -> None:
         with scene.faults.refused(call, error, path=path):
@@ -120,47 +120,47 @@ def slow_disk(scene: Scene) -> None:
 
 
 def memfd_refused(scene: Scene) -> None:
-    """PDFs need it: they are refused, and nothing else is."""
+    """memfd_create fails: PDFs, which need it, are refused, and images are still read."""
     with scene.faults.refused("memfd_create", errno.ENOMEM):
         end_s = time.monotonic() + scene.seconds
         while time.monotonic() < end_s:
             status = post(scene.service.port, pdf(b""))
-            assert status >= http.client.INTERNAL_SERVER_ERROR, f"a PDF without memory was answered {status}"
+            assert status >= http.client.INTERNAL_SERVER_ERROR, f"a PDF got status {status} although memfd_create fails"
     assert post(scene.service.port, pdf(b"")) == http.client.OK
 
 
 def pid_folder_gone(scene: Scene) -> None:
-    """The folder of the pid file vanishes, and comes back."""
+    """The folder of the pid file disappears and comes back."""
     run = scene.folder / "run"
     mode = run.stat().st_mode
     shutil.rmtree(run)
     scene.read_configuration()
     scene.wait()
     run.mkdir()
-    # Of another user, where the service has one of its own.
+    # Keep the mode: the service may run as another user.
     run.chmod(mode)
-    wait_until((scene.folder / "run" / "pid").exists, SETTLE_S, lambda: "the pid file is not written again")
+    wait_until((scene.folder / "run" / "pid").exists, SETTLE_S, lambda: "the pid file was not written again")
 
 
 def stopped_worker(scene: Scene) -> None:
-    """SIGSTOP: it answers nothing, and no signal but SIGKILL ends it."""
+    """A worker is stopped by SIGSTOP: it no longer answers, and only SIGKILL ends it."""
     worker = scene.service.workers()[0]
     os.kill(worker, signal.SIGSTOP)
     scene.failed += 1
-    wait_until(lambda: worker not in scene.service.workers(), SETTLE_S, lambda: "the stopped worker is not ended")
+    wait_until(lambda: worker not in scene.service.workers(), SETTLE_S, lambda: "the stopped worker was not killed")
 
 
 def stopped_child(scene: Scene) -> None:
-    """SIGSTOP of a process in which an engine runs."""
+    """A process that runs an engine is stopped by SIGSTOP."""
     fork_servers = [pid for worker in scene.service.workers() for pid in children_of(worker)]
     child = next(pid for fork_server in fork_servers for pid in children_of(fork_server))
     os.kill(child, signal.SIGSTOP)
     scene.failed += 1
-    wait_until(lambda: not Path(f"/proc/{child}").exists(), SETTLE_S, lambda: "the stopped process is not ended")
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), SETTLE_S, lambda: "the stopped process was not killed")
 
 
 def frozen(scene: Scene) -> None:
-    """Every process stands still for longer than a heartbeat may take, as in a container that is paused."""
+    """All processes stop for longer than the heartbeat's timeout, as in a paused container."""
     family = list(family_of(scene.service.process.pid))
     for pid in family:
         os.kill(pid, signal.SIGSTOP)
@@ -172,7 +172,7 @@ def frozen(scene: Scene) -> None:
 
 @contextmanager
 def cgroup(controller: str, pids: Sequence[int]) -> Iterator[Path]:
-    """A cgroup of its own for these processes, and for what they fork. Raises Skipped."""
+    """Move the processes and their future children into a new cgroup. Raises Skipped."""
     first, second = CGROUPS / controller / "ocrsvc-chaos", CGROUPS / "ocrsvc-chaos"
     group = first if first.parent.is_dir() else second
     try:
@@ -194,9 +194,9 @@ def cgroup(controller: str, pids: Sequence[int]) -> Iterator[Path]:
 
 
 def no_more_processes(scene: Scene) -> None:
-    """No process, and no thread, beyond those that run."""
+    """The service can start no further process or thread."""
     with cgroup("pids", list(family_of(scene.service.process.pid))) as group:
-        # Below what there is already: nothing ends, and nothing can begin.
+        # A limit below the current number ends no process, but lets none start.
         (group / "pids.max").write_text("1")
         scene.kill_worker()
         scene.wait()
@@ -204,7 +204,7 @@ def no_more_processes(scene: Scene) -> None:
 
 
 def memory_limit(scene: Scene) -> None:
-    """The kernel kills what takes most in a cgroup that is full; the engine leaks."""
+    """The cgroup's memory runs full because the engine leaks, and the kernel kills its largest process."""
     with cgroup("memory", list(family_of(scene.service.process.pid))) as group:
         limits = (group / name for name in ("memory.limit_in_bytes", "memory.max"))
         limit = next(file for file in limits if file.exists())
@@ -222,7 +222,7 @@ def rss_bytes(pid: int) -> int:
 
 @contextmanager
 def small_tmpfs(folder: Path) -> Iterator[None]:
-    """A tmpfs for 20 files at folder/shm. Raises Skipped."""
+    """Mount a tmpfs for 20 files at folder/shm. Raises Skipped."""
     target = folder / "shm"
     target.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=20", "tmpfs", str(target)]
@@ -237,7 +237,7 @@ def small_tmpfs(folder: Path) -> Iterator[None]:
 
 
 def shared_memory_full(scene: Scene) -> None:
-    """A real full file system where gunicorn makes its temporary files."""
+    """The file system for gunicorn's temporary files is full."""
     fillers = [scene.folder / "shm" / str(number) for number in range(20)]
     for filler in fillers:
         with suppress(OSError):
@@ -249,7 +249,7 @@ def shared_memory_full(scene: Scene) -> None:
 
 
 def make_run(folder: Path) -> Any:
-    """The folder of the pid file."""
+    """Create the folder of the pid file."""
     (folder / "run").mkdir()
     return None
 
@@ -263,7 +263,7 @@ FAULTS = (
     Fault("fork refused (EAGAIN), a worker killed", refused("fork", errno.EAGAIN, KILL)),
     Fault("fork refused (ENOMEM), SIGHUP", refused("fork", errno.ENOMEM, READ)),
     Fault("pids.max reached, a worker killed", no_more_processes),
-    Fault("no thread (EAGAIN), a worker killed", refused("pthread_create", errno.EAGAIN, KILL)),
+    Fault("pthread_create refused (EAGAIN), a worker killed", refused("pthread_create", errno.EAGAIN, KILL)),
     Fault("mkstemp refused (ENOSPC), a worker killed", refused("open", errno.ENOSPC, KILL, path="wgunicorn-")),
     Fault("full tmpfs instead of /dev/shm, a worker killed", shared_memory_full, IN_SHM, small_tmpfs),
     Fault("epoll_create refused (EMFILE), a worker killed", refused("epoll_create1", errno.EMFILE, KILL)),
@@ -277,16 +277,16 @@ FAULTS = (
     Fault("disk full (ENOSPC), SIGHUP", refused("write", errno.ENOSPC, READ), {"OCRSVC_PIDFILE": "{folder}/pid"}),
     Fault("folder of the pid file gone, SIGHUP", pid_folder_gone, {"OCRSVC_PIDFILE": "{folder}/run/pid"}, make_run),
     Fault("slow disk (0.3 s a call), a worker killed", slow_disk),
-    Fault("clock a day ahead, a day back", clock_moved(DAY_S, -DAY_S)),
+    Fault("clock one day ahead, then one day back", clock_moved(DAY_S, -DAY_S)),
     Fault("a worker stopped (SIGSTOP)", stopped_worker),
     Fault("an engine's process stopped (SIGSTOP)", stopped_child, ISOLATED),
-    Fault("everything stopped for longer than a heartbeat", frozen),
+    Fault("all processes stopped for longer than a heartbeat", frozen),
     Fault("memory limit of the cgroup, a leaking engine", memory_limit, LEAKING),
 )
 
 
 def post(port: int, body: bytes) -> int:
-    """One document to the native API; the status."""
+    """Post a document to the native API; returns the status."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("POST", "/v1/ocr", body)

@@ -1,8 +1,8 @@
-"""Discrete events of a service on many hosts in several regions: arrivals, queues, refusals, retries, a lost region.
+"""Discrete-event simulation of a service with many hosts in several regions: queues, refusals, retries, a lost region.
 
-Written for this one question, because there are millions of pages in a day: a page costs about 3 microseconds here and
-10 in simpy. A host is one queue in front of its workers, although each worker of the real one has its own: siblings
-leave connections to the one that has least to do. Rules and constants of the queue are the service's own.
+A day has millions of pages, so the simulation is written by hand: a page costs about 3 microseconds here, and 10 in
+simpy. A host has one queue for all its workers. In the real service each worker has its own, but workers leave new
+connections to the least loaded one. The queue's rules and constants are the service's own.
 """
 
 from __future__ import annotations
@@ -19,26 +19,29 @@ from typing import Final
 from ocrsvc.serving.work_queue import BATCH_EVERY, BATCH_SHARE, PACE_WEIGHT
 
 Page = tuple[float, float, int, bool]
-"""When its caller first sent it, the seconds that a worker needs, the caller's region, whether it is batch."""
+"""Time first sent, seconds of work, the caller's region, whether the page is batch work."""
 
 Event = tuple[float, int, "Host | None", "Page | None", float, "Callable[[float], None] | None"]
-"""Its time and number; the host, the page that ends there, and its wait; else a page to send, or a call."""
+"""Time, sequence number, host, page, the page's wait, action.
+
+The host finishes the page; without a host, the page is sent; without a page, the action is called.
+"""
 
 CLOSED: Final = 1 << 40
-"""Added to the load of a host that takes no pages, so that it is never the least."""
+"""Added to the load of a closed host, so that its load is never the lowest."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """What all hosts and callers have in common.
+    """Settings shared by all hosts and callers.
 
     Attributes:
-        workers: Of a host, a core each.
-        places: Of a host, in front of its workers.
-        patience_s, batch_patience_s: After which a caller gives up.
-        tries_next: Whether a caller that is refused asks the next region before it waits.
-        round_trips_s: Between regions, by caller's and service's.
-        noticed_s: After which callers know that a region is lost; until then they wait for it.
+        workers: Workers per host, with one core each.
+        places: Places per host in the queue.
+        patience_s, batch_patience_s: Seconds after which a caller gives up.
+        tries_next: Whether a refused caller tries the next region before it waits.
+        round_trips_s: Round-trip times, by the caller's region and the host's region.
+        noticed_s: Seconds until callers notice a lost region; until then they wait for it.
     """
 
     workers: int
@@ -52,7 +55,7 @@ class FleetSettings:
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """Pages that wait on one host, those of batch apart, and its free workers."""
+    """A host: its waiting pages, with batch pages apart, and its number of free workers."""
 
     region: int
     number: int
@@ -63,7 +66,7 @@ class Host:
     pace_s: float = 0.0
 
     def next_page(self) -> tuple[float, Page] | None:
-        """Interactive before batch, but for every fifth; out of the queue."""
+        """Take the next page from the queue: interactive pages first, but every fifth is a batch page."""
         if self.batch and (not self.waiting or self.skipped >= BATCH_EVERY - 1):
             self.skipped = 0
             return self.batch.popleft()
@@ -75,7 +78,7 @@ class Host:
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """Hosts of one place; `loads` are their pages in flight, `CLOSED` more where they take none."""
+    """The hosts of a region; `loads` counts each host's pages in flight, plus `CLOSED` for a host that takes none."""
 
     hosts: list[Host]
     loads: list[int]
@@ -89,7 +92,7 @@ class Region:
     paid: int = 0
 
     def pay(self, now_s: float, change: int = 0) -> None:
-        """Count the hosts that were paid until now, and change how many are from here on."""
+        """Add up the paid host seconds until now, then change the number of paid hosts."""
         self.host_s += self.paid * (now_s - self.changed_s)
         self.changed_s = now_s
         self.paid += change
@@ -97,7 +100,7 @@ class Region:
 
 @dataclass(slots=True)
 class Outcome:
-    """Seconds of the pages that were read: in the queue, and from first sending to the answer, with the network."""
+    """Seconds that each page spent in the queue, and from first sending to the answer, network included."""
 
     waits_s: array[float] = field(default_factory=lambda: array("f"))
     took_s: array[float] = field(default_factory=lambda: array("f"))
@@ -106,17 +109,17 @@ class Outcome:
 
 
 class Fleet:
-    """The hosts, the events to come, and what has become of the pages.
+    """The hosts, the pending events, and the outcomes of the pages.
 
     Args:
-        settings: Of hosts and callers.
-        hosts: Open ones in each region.
-        most: Hosts that a region may have.
-        seed: Of the callers' pauses between tries.
-        counted_from_s: Pages that were sent earlier are read and not counted.
+        settings: Settings of hosts and callers.
+        hosts: Open hosts per region.
+        most: Highest number of hosts in a region.
+        seed: Seed of the callers' pauses between tries.
+        counted_from_s: Pages sent before this time are read but not counted.
 
     Attributes:
-        interactive, of_batch: By the caller's region.
+        interactive, of_batch: Outcomes by the caller's region.
     """
 
     def __init__(
@@ -137,11 +140,11 @@ class Fleet:
         return Region(hosts, [0] * count + [CLOSED] * (most - count), paid=count)
 
     def at(self, when_s: float, action: Callable[[float], None]) -> None:
-        """Have a function called with the time, then."""
+        """Schedule a call of `action` with the time."""
         self._push(when_s, None, None, action=action)
 
     def run(self, arrivals: Iterator[tuple[float, int, bool, float]], end_s: float) -> None:
-        """Send the pages (time, region, whether batch, seconds of work), and wait for all until `end_s`."""
+        """Send the pages (time, region, whether batch, seconds of work), and handle events until `end_s`."""
         events = self._events
         for now_s, region, is_batch, work_s in arrivals:
             while events and events[0][0] <= now_s:
@@ -153,12 +156,12 @@ class Fleet:
             one.pay(end_s)
 
     def remove(self, number: int, now_s: float) -> None:
-        """A region that is not there, and never was: its callers know."""
+        """Remove a region from the start: its callers know that it does not exist."""
         self.regions[number].is_lost = True
         self.regions[number].lost_s = now_s - self.settings.noticed_s
 
     def lose(self, number: int, now_s: float) -> None:
-        """A region is gone at once: what was there is sent again once its callers have noticed."""
+        """Lose a region: its pages are sent again once their callers notice."""
         region = self.regions[number]
         region.is_lost, region.lost_s = True, now_s
         region.pay(now_s, -region.paid)
@@ -196,7 +199,7 @@ class Fleet:
             action(now_s)
 
     def _send(self, now_s: float, page: Page) -> None:
-        """To the nearest region that is there; on to the next when it refuses, where callers do so."""
+        """Send the page to the nearest live region; after a refusal try the next one if callers do so."""
         first_s = 0.0
         for number in self._nearest[page[2]]:
             region = self.regions[number]
@@ -255,7 +258,7 @@ class Fleet:
         self._push(now_s + work_s, host, page, wait_s)
 
     def _count(self, now_s: float, wait_s: float, host: Host, page: Page) -> None:
-        """A page is read."""
+        """Record the times of a page that was read."""
         sent_s, _, caller, is_batch = page
         if sent_s >= self.counted_from_s:
             outcome = (self.of_batch if is_batch else self.interactive)[caller]
@@ -263,7 +266,7 @@ class Fleet:
             outcome.took_s.append(now_s - sent_s + self.settings.round_trips_s[caller][host.region])
 
     def _finish(self, now_s: float, host: Host) -> None:
-        """A worker is free: it takes the next page whose caller still waits."""
+        """Free a worker, which takes the next page whose caller still waits."""
         region = self.regions[host.region]
         region.loads[host.number] -= 1
         while (waiting := host.next_page()) is not None:

@@ -1,8 +1,8 @@
-"""What a change of an input's shape costs a model, and how many lines a run should have: bare sessions on one GPU.
+"""Measures the cost of changing a model's input shape, and lines per second by batch size, on one GPU.
 
-ONNX Runtime from 1.20 on keeps one cuDNN plan for each convolution, so that a run of another shape than the last one
-builds them anew (microsoft/onnxruntime issue 23006). Two shapes in turn on one session, and each on a session of its
-own, show what that costs on this card.
+ONNX Runtime 1.20 and newer keep one cuDNN plan per convolution, so a run with another shape than the last rebuilds them
+(microsoft/onnxruntime issue 23006). The cost shows when two shapes alternate on one session, compared with one session
+per shape.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ROUNDS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Alternation:
-    """Seconds of a run, the mean over two shapes.
+    """Seconds of a run, averaged over two shapes.
 
     Attributes:
-        alike_s: Each shape again and again on a session of its own, one shape after the other.
-        one_session_s: The two in turn on one session.
-        two_sessions_s: The two in turn, each on a session of its own.
+        alike_s: Each shape repeated on its own session, one shape after the other.
+        one_session_s: The shapes alternate on one session.
+        two_sessions_s: The shapes alternate, each on its own session.
     """
 
     alike_s: float
@@ -42,7 +42,7 @@ class Alternation:
     two_sessions_s: float
 
     def as_dict(self) -> dict[str, float]:
-        """Milliseconds and ratios, ready to become JSON."""
+        """Milliseconds and ratios as a JSON-ready dict."""
         return {
             "alike_ms": round(1000 * self.alike_s, 2),
             "one_session": round(self.one_session_s / self.alike_s, 2),
@@ -51,7 +51,7 @@ class Alternation:
 
 
 def alternate(runners: Sequence[Callable[[Any], object]], shapes: tuple[Shape, Shape], rounds: int) -> Alternation:
-    """Run two models' sessions over two shapes, first alike and then in turn."""
+    """Run two sessions of a model on two shapes, first repeated and then alternating."""
     tensors = [np.ones(shape, np.float32) for shape in shapes]
     for runner in runners:
         for tensor in tensors:
@@ -64,7 +64,7 @@ def alternate(runners: Sequence[Callable[[Any], object]], shapes: tuple[Shape, S
 
 
 def _mean_s(runs: Sequence[tuple[Callable[[Any], object], Any]], rounds: int) -> float:
-    """Seconds of a run, after a round that is not counted."""
+    """Mean seconds of a run, after one warm-up round."""
     for run, tensor in runs:
         run(tensor)
     began_s = time.perf_counter()
@@ -75,7 +75,7 @@ def _mean_s(runs: Sequence[tuple[Callable[[Any], object], Any]], rounds: int) ->
 
 
 def lines_by_batch(run: Callable[[Any], object], counts: Sequence[int], rounds: int) -> dict[str, float]:
-    """Lines a second by lines in a run, as far as the card's memory goes."""
+    """Lines per second by lines in a run, until the GPU runs out of memory."""
     from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS
 
     paces: dict[str, float] = {}
@@ -83,14 +83,14 @@ def lines_by_batch(run: Callable[[Any], object], counts: Sequence[int], rounds: 
         try:
             run_s = _mean_s([(run, np.ones((count, 3, 48, LINE_PX), np.float32))], rounds)
         except SESSION_ERRORS as error:
-            print(f"{count} lines in a run: {str(error)[:100]}")
+            print(f"stopped at {count} lines in a run: {str(error)[:100]}")
             break
         paces[str(count)] = round(count / run_s, 1)
     return paces
 
 
 def measure_shapes(config: SessionConfig, counts: Sequence[int] = LINES, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Both models' alternations, and the recognizer's lines a second; `config` has one stream."""
+    """Measure shape changes of both models and the recognizer's lines per second; `config` has one stream."""
     figures: dict[str, Any] = {}
     of_each: dict[Kind, tuple[Shape, Shape]] = {"detection": DETECTION_SHAPES, "recognition": RECOGNITION_SHAPES}
     for name, shapes in of_each.items():
@@ -99,12 +99,12 @@ def measure_shapes(config: SessionConfig, counts: Sequence[int] = LINES, rounds:
         figures[name] = alternate(runs, shapes, rounds).as_dict()
         print(f"two shapes in turn, {name}: {figures[name]}", flush=True)
     figures["lines_per_s"] = lines_by_batch(runs[0], counts, rounds)
-    print(f"lines of {LINE_PX} px a second, by lines in a run: {figures['lines_per_s']}", flush=True)
+    print(f"lines per second ({LINE_PX} px wide) by lines in a run: {figures['lines_per_s']}", flush=True)
     return figures
 
 
 def open_session(name: Kind, config: SessionConfig) -> ModelRunner:
-    """One of a model's own."""
+    """Open a new session of a built-in model."""
     from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, default_folder
     from ocrsvc.engines.ppocr.runtime.model_parts import built_in_part
     from ocrsvc.engines.ppocr.runtime.open_model import open_model
@@ -113,7 +113,7 @@ def open_session(name: Kind, config: SessionConfig) -> ModelRunner:
 
 
 def runner_of(session: ModelRunner, decides: bool) -> Callable[[Any], object]:  # noqa: FBT001  a fact of the model
-    """A run of the session; the recognizer's without its logits, which would be copied."""
+    """A function that runs the session; for the recognizer without logits, whose copy would cost time."""
     from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 
     return lambda tensor: session.run(tensor, OUTPUTS if decides else None)

@@ -1,7 +1,7 @@
-"""Feeds malformed gRPC messages and conversations to the services in process, without sockets and threads.
+"""Feeds malformed gRPC messages and connections to the services in process, without sockets or threads.
 
-Every conversation meets a connection of its own, and all of them the same host: the services, the memory for bodies and
-the cap of callers. A neighbour, which is another connection, must be answered all the time.
+Each malformed connection is new, but all share one host: its services, its memory budget for bodies and its limit of
+callers. A well-behaved neighbour on another connection must always be answered.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AN_AGE_S = 1e6
 
 
 class Counted(CallMetrics):
-    """Knows besides how many calls are under way."""
+    """Call metrics that also count the calls in flight."""
 
     under_way = 0
 
@@ -55,7 +55,7 @@ class Counted(CallMetrics):
 
 
 class Host(ServerState):
-    """What a connection needs of its server; makes answers when `work` is called."""
+    """The server side of a connection; it computes answers only when `work` is called."""
 
     def __init__(self) -> None:
         store = MetricsStore()
@@ -86,12 +86,12 @@ class Host(ServerState):
         """See ServerState."""
 
     def clock(self) -> float:
-        """For the connections: time passes by being looked at, so that turns end anywhere."""
+        """The connections' clock, which advances with every reading, so that a connection's turn can end anywhere."""
         self.now_s += self.tick_s
         return self.now_s
 
     def work(self) -> None:
-        """Answer what runs, until nothing does."""
+        """Answer running and queued calls until none is left."""
         while self._jobs:
             make, on_outcome = self._jobs.popleft()
             while self.queue and len(self._jobs) < THREADS:
@@ -107,7 +107,7 @@ def _outcome(make: Callable[[], Answer]) -> Outcome:
 
 
 class Neighbour:
-    """A client that behaves, on a connection of its own."""
+    """A well-behaved client on its own connection."""
 
     def __init__(self, host: Host, call: GoodCall) -> None:
         self._host = host
@@ -117,7 +117,7 @@ class Neighbour:
         self._client.initiate_connection()
 
     def check(self) -> None:
-        """Call once. Raises AssertionError if the answer is another than ever."""
+        """Make one call. Raises AssertionError unless the answer is correct."""
         number = self._client.get_next_available_stream_id()
         plain = [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", self._call.path)]
         self._client.send_headers(number, [*plain, ("content-type", "application/grpc"), ("te", "trailers")])
@@ -128,14 +128,14 @@ class Neighbour:
         events = self._client.receive_data(bytes(out))
         out.clear()
         trailers: list[Any] = [event.headers for event in events if isinstance(event, TrailersReceived)]
-        assert [dict(trailer)["grpc-status"] for trailer in trailers] == ["0"], f"the neighbour got {trailers}"
+        assert [dict(trailer)["grpc-status"] for trailer in trailers] == ["0"], f"the neighbour failed: {trailers}"
         for event in events:
             if size := getattr(event, "flow_controlled_length", 0):
                 self._client.acknowledge_received_data(size, number)
 
 
 class Bench:
-    """Sends one malformed input after another.
+    """Sends malformed messages and connections, one after the other.
 
     Args:
         image: An image file.
@@ -149,13 +149,13 @@ class Bench:
         self._sent = 0
 
     def send_message(self, chance: random.Random) -> tuple[str, object]:
-        """One malformed message to one method: how the call ended, what was sent. Raises what no call may raise."""
+        """Send a malformed message; returns the call's status and what was sent. Raises unexpected errors."""
         asked = chance.choice(self._calls)
         method, data = self._host.methods[asked.path], mutate_message(asked.data, self._datas, chance)
         return self._judged(lambda: _called(method, data), (asked.path, data))
 
     def send_connection(self, chance: random.Random) -> tuple[str, object]:
-        """One malformed conversation: how the connection ended, and what was sent. Raises what must not be."""
+        """Run a malformed connection; returns how it ended and what was sent. Raises unexpected errors."""
         pieces = malformed_talk(self._calls, chance)
         return self._judged(lambda: self._converse(pieces, chance), pieces)
 
@@ -184,7 +184,7 @@ class Bench:
         connection.close()
         host.work()
         held = (len(connection.calls), host.memory.held_bytes, len(host.callers), host.counted.under_way)
-        assert held == (0, 0, 0, 0), f"calls, bytes, callers and counted calls are still held: {held}"
+        assert held == (0, 0, 0, 0), f"still held (calls, bytes, callers, counted calls): {held}"
         host.tick_s = 0.0
         self._sent += 1
         if self._sent % NEIGHBOUR_EVERY == 0:
@@ -192,7 +192,7 @@ class Bench:
         return ended
 
     def _between(self, connection: Connection, chance: random.Random) -> None:
-        """What a worker does meanwhile."""
+        """Randomly let the worker answer, let time pass, or begin a shutdown."""
         if chance.random() < 0.8:
             self._host.work()
         if chance.random() < 0.2:
@@ -202,7 +202,7 @@ class Bench:
             connection.begin_shutdown()
 
     def _end(self, connection: Connection, outs: list[bytes]) -> str:
-        """How it ended: broken with a reason, or politely, whatever the client had done."""
+        """End the connection: "GOAWAY" or "closed" if it was broken, otherwise drain it and return "served"."""
         self._host.work()
         outs.append(_drained(connection))
         if connection.broken:
@@ -214,7 +214,7 @@ class Bench:
             connection.check_time_limits()
             self._host.work()
             outs.append(_drained(connection))
-        assert connection.finished or connection.broken, f"{len(connection.calls)} calls keep a worker that leaves"
+        assert connection.finished or connection.broken, f"{len(connection.calls)} calls block the shutdown"
         _kinds(b"".join(outs))
         return "served"
 
@@ -239,10 +239,10 @@ def _drained(connection: Connection) -> bytes:
 
 
 def _kinds(sent: bytes) -> set[int]:
-    """The kinds of frames that were sent. Raises AssertionError if they are no frames."""
+    """The types of the frames that were sent. Raises AssertionError if the bytes are not whole frames."""
     at, kinds = 0, set()
     while at < len(sent):
         kinds.add(sent[at + 3])
         at += _FRAME_HEAD_BYTES + int.from_bytes(sent[at : at + 3])
-    assert at == len(sent), "the last frame is cut"
+    assert at == len(sent), "the last frame is truncated"
     return kinds

@@ -1,4 +1,4 @@
-"""What happens to hosts while they are asked: one after the other is killed, cut off, drained and slowed down."""
+"""Faults of hosts under load: killed, cut off from the network, drained, and slowed down."""
 
 from __future__ import annotations
 
@@ -45,23 +45,24 @@ FAULTS: Final[Mapping[str, Callable[[Host], Callable[[], None]]]] = {
     "drain": _drain,
     "slow": _slow,
 }
-"""Each begins, and gives what ends it."""
+"""Faults by name. Each function injects the fault and returns a function that lifts it."""
 
 
 def turns_of(names: Sequence[str], hosts: Sequence[Host]) -> Iterator[tuple[str, Host]]:
-    """The faults in turn, each to the next host, without end."""
+    """Repeat the faults in turn, each on the next host, without end."""
     return zip(itertools.cycle(names), itertools.cycle(hosts), strict=False)
 
 
 @contextmanager
 def faults_happen(turns: Iterator[tuple[str, Host]], every_s: float) -> Iterator[Counter[str]]:
-    """While the block runs, a fault begins every so many seconds, and ends in the middle between two. Counts them.
+    """While the block runs, inject a fault every `every_s` seconds and lift it half that time later; yields their
+    counts.
 
-    The last one has ended when the block has.
+    The last fault is lifted before the block ends.
     """
     done, happened = threading.Event(), Counter[str]()
 
-    def go_on() -> None:
+    def inject_faults() -> None:
         next_s = time.monotonic() + every_s / 2
         while not _wait(done, next_s):
             turn = next(turns, None)
@@ -74,7 +75,7 @@ def faults_happen(turns: Iterator[tuple[str, Host]], every_s: float) -> Iterator
             end()
             next_s += every_s
 
-    thread = threading.Thread(target=go_on)
+    thread = threading.Thread(target=inject_faults)
     thread.start()
     try:
         yield happened
@@ -84,7 +85,7 @@ def faults_happen(turns: Iterator[tuple[str, Host]], every_s: float) -> Iterator
 
 
 def _wait(done: threading.Event, until_s: float) -> bool:
-    """Wait until then, or until all is over; whether it is."""
+    """Wait until `until_s` or until `done` is set; returns whether it is set."""
     return done.wait(max(0.0, until_s - time.monotonic()))
 
 

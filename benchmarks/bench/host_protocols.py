@@ -1,4 +1,4 @@
-"""What is asked of hosts behind a proxy: one request of each protocol, over HTTP and gRPC."""
+"""Requests for hosts behind a proxy: one for each protocol, over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _DT_STRING = 7
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One way of asking for a page.
+    """A request of one protocol.
 
     Attributes:
-        name: For tables.
-        kind: How it is sent.
-        path: With its query; of gRPC the method.
+        name: Name in tables.
+        kind: Transport.
+        path: Path with its query, or the gRPC method.
         content_type: Empty for gRPC.
-        body: Of gRPC the message.
+        body: Body, or the gRPC message.
     """
 
     name: str
@@ -35,13 +35,13 @@ class Protocol:
 
 
 def protocols(image: bytes) -> list[Protocol]:
-    """All of them, with the same image; whatever is answered holds the text of its lines."""
+    """A request of each protocol, all with the same image; the answers contain the text of its lines."""
     over_http = (Protocol(one.name, "http", one.path, one.content_type, one.body) for one in exchanges(image))
     return [*over_http, *_over_grpc(image)]
 
 
 def chosen(names: Sequence[str], image: bytes) -> list[Protocol]:
-    """Those of these names, and of the groups among them. Raises KeyError."""
+    """The protocols of these names and groups. Raises KeyError."""
     known = {protocol.name: protocol for protocol in protocols(image)}
     native = {"form": "native file", "json": "native json"}
     groups = {

@@ -2,9 +2,9 @@
 
     python hosts_client.py PLANS.json [--until-eof]
 
-For each plan so many threads send one request again and again, each over a connection of its own, and look for the
-expected text in every answer, until all requests are sent; with the option also until standard input ends. Counts and
-latencies go to stdout as JSON, a list as long as that of the plans.
+Each plan runs a number of client threads. Each thread has its own connection, repeats one request, and checks every
+answer for the expected text. A plan ends when its requests are sent; with --until-eof also when standard input ends.
+Counts and latencies go to stdout as a JSON list with one entry per plan.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# What docs/many_hosts.md recommends for channels: a call that no host has answered is sent again.
+# The retry policy that docs/many_hosts.md recommends for channels: resend a call that no host has answered.
 RETRIES = {
     "methodConfig": [
         {
@@ -36,19 +36,19 @@ RETRIES = {
     ]
 }
 RIGHT = "right"
-_TOLD_BYTES = 120
+_MESSAGE_BYTES = 120
 Ask = Callable[[], str]
 
 
 class HttpClient:
-    """One connection, opened again when the proxy has closed it."""
+    """A connection that is reopened when the proxy has closed it."""
 
     def __init__(self, plan: dict[str, Any], body: bytes) -> None:
         self._plan, self._body, self._expected = plan, body, plan["expected"].encode()
         self._connection = http.client.HTTPConnection(plan["address"], timeout=plan["timeout_s"] + 5)
 
     def ask(self) -> str:
-        """What came: RIGHT, or what was wrong."""
+        """Send the request; returns RIGHT or what was wrong."""
         plan = self._plan
         headers = {"Content-Type": plan["content_type"], "X-Request-Timeout": str(plan["timeout_s"])}
         try:
@@ -59,18 +59,18 @@ class HttpClient:
             self._connection.close()
             return type(error).__name__
         if response.status != http.client.OK:
-            return f"status {response.status} {found[:_TOLD_BYTES].decode('ascii', 'replace')}"
+            return f"status {response.status} {found[:_MESSAGE_BYTES].decode('ascii', 'replace')}"
         return RIGHT if self._expected in found else "another text"
 
 
 class GrpcClient:
-    """One channel, with a connection of its own."""
+    """A channel with its own connection."""
 
     def __init__(self, plan: dict[str, Any], body: bytes) -> None:
         import grpc
 
         self._plan, self._body, self._expected = plan, body, plan["expected"].encode()
-        # Otherwise all channels of a process share a connection.
+        # Without this option all channels of a process share a connection.
         options: list[tuple[str, Any]] = [("grpc.use_local_subchannel_pool", 1)]
         if plan["grpc_retries"]:
             options.append(("grpc.service_config", json.dumps(RETRIES)))
@@ -80,16 +80,16 @@ class GrpcClient:
         self._failure = grpc.RpcError
 
     def ask(self) -> str:
-        """What came: RIGHT, or what was wrong."""
+        """Send the request; returns RIGHT or what was wrong."""
         try:
             found: bytes = self._call(self._body, timeout=self._plan["timeout_s"])
         except self._failure as error:
-            return f"{error.code()} {error.details()}"[:_TOLD_BYTES]
+            return f"{error.code()} {error.details()}"[:_MESSAGE_BYTES]
         return RIGHT if self._expected in found else "another text"
 
 
 class LibraryClient:
-    """`ocrsvc.client` with the URLs of all hosts, which all threads share."""
+    """One `ocrsvc.client` with the URLs of all hosts, shared by all threads."""
 
     def __init__(self, plan: dict[str, Any], body: bytes) -> None:
         from ocrsvc.client import Client
@@ -99,7 +99,7 @@ class LibraryClient:
         self._client = Client(plan["address"].split(","), timeout_s=plan["timeout_s"])
 
     def ask(self) -> str:
-        """What came: RIGHT, or what was wrong."""
+        """Send the request; returns RIGHT or what was wrong."""
         try:
             found = self._client.read(self._body).text
         except self._failure as error:
@@ -108,7 +108,7 @@ class LibraryClient:
 
 
 class Load:
-    """One plan, under way."""
+    """The running threads of one plan."""
 
     def __init__(self, plan: dict[str, Any], done: threading.Event) -> None:
         self._plan, self._done = plan, done
@@ -116,19 +116,19 @@ class Load:
         self._outcomes: Counter[str] = Counter()
         self._latencies_s: list[float] = []
         asks = _clients(plan, Path(plan["body"]).read_bytes())
-        self._threads = [threading.Thread(target=self._ask_on, args=(ask,)) for ask in asks]
+        self._threads = [threading.Thread(target=self._keep_asking, args=(ask,)) for ask in asks]
         self._began_s = time.perf_counter()
         for thread in self._threads:
             thread.start()
 
     def result(self) -> dict[str, Any]:
-        """What came, when all has."""
+        """Wait for the threads, and return outcomes and latencies."""
         for thread in self._threads:
             thread.join()
         wall_s = time.perf_counter() - self._began_s
         return {"outcomes": self._outcomes, "latencies_s": self._latencies_s, "wall_s": wall_s}
 
-    def _ask_on(self, ask: Ask) -> None:
+    def _keep_asking(self, ask: Ask) -> None:
         while next(self._numbers) < self._plan["requests"] and not self._done.wait(self._plan["pause_s"]):
             began_s = time.perf_counter()
             outcome = ask()
@@ -137,7 +137,7 @@ class Load:
 
 
 def main() -> None:
-    """Run the plans, side by side."""
+    """Run all plans at the same time."""
     done = threading.Event()
     loads = [Load(plan, done) for plan in json.loads(Path(sys.argv[1]).read_text("utf-8"))]
     if "--until-eof" in sys.argv:

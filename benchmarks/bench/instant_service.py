@@ -1,6 +1,6 @@
-"""A service that answers every page at once, with forty lines: what its clients cost themselves is then measured.
+"""A service that answers every page at once with forty lines, to measure the cost of its clients alone.
 
-python benchmarks/bench/instant_service.py          prints its port, and serves until it is ended
+python benchmarks/bench/instant_service.py prints its port, and serves until it is killed
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LINES = 40
 
 
 def answer() -> bytes:
-    """A whole response."""
+    """A complete HTTP response."""
     lines = [
         {
             "text": f"第 {number} 行 line {number} of this page",
@@ -32,7 +32,7 @@ def answer() -> bytes:
 
 
 async def serve() -> None:
-    """Print the port, and answer."""
+    """Print the port, and answer requests."""
     whole = answer()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Clients that each have an API key of their own, and so at most one request under way for it."""
+"""Clients with one API key each, so that a key has at most one request in flight."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _HEAD_END = b"\r\n\r\n"
 
 @dataclass
 class Tally:
-    """What one client got.
+    """What one client received.
 
     Attributes:
-        answered: Answers of status 200, received to their end.
+        answered: Complete answers with status 200.
         refused: Other answers, which carry no page.
-        broken: Requests that were sent, as far as is known, and whose answer did not come.
+        broken: Requests that may have been sent but got no answer.
     """
 
     answered: int = 0
@@ -32,7 +32,7 @@ class Tally:
 
 
 class KeyedClient:
-    """One client over one kept-alive connection, which it opens again when it breaks. Used by one thread."""
+    """A client on one kept-alive connection, which it reopens when it breaks. Used by one thread."""
 
     def __init__(self, service: Service, image: bytes, secret: str | None) -> None:
         self._address = (service.host, service.port)
@@ -43,7 +43,7 @@ class KeyedClient:
         self.tally = Tally()
 
     def send(self) -> None:
-        """One request and its answer."""
+        """Send one request and count its answer."""
         if self._wire is None and not self._connect():
             return
         status = self._exchange()
@@ -55,7 +55,7 @@ class KeyedClient:
             self.tally.refused += 1
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._wire is not None:
             self._wire.close()
         self._wire = None
@@ -97,12 +97,12 @@ class KeyedClient:
 
 
 def send_all(clients: Sequence[KeyedClient], requests: int, watch: Callable[[int], object] = bool) -> None:
-    """Have the clients send until so many answers of status 200 have come to all of them together.
+    """Run all clients until they have received `requests` answers with status 200 in total.
 
     Args:
-        clients: Each in a thread of its own.
-        requests: Answers to wait for.
-        watch: Called with the number of answers, again and again, from this thread.
+        clients: Each runs in its own thread.
+        requests: Number of answers to wait for.
+        watch: Called repeatedly on this thread with the number of answers so far.
     """
     done = threading.Event()
 

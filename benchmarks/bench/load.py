@@ -1,4 +1,4 @@
-"""Load of many clients at once: starts client.py, which sends, and sums up its results."""
+"""Load by many clients at once: runs client.py as the load generator and summarises its results."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _CLIENT = Path(__file__).with_name("client.py")
 _LAST_ANSWERS_S = 120.0
 
 QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99, "max": 1.0}
-# A quantile of n requests is told where at least one of them lies beyond it; rounding must not take that away.
+# A quantile is reported only if at least one of the n values lies beyond it; allow for rounding.
 _BEYOND = 0.999
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request that the clients send again and again; `name` says in the results which it was."""
+    """A request that the clients repeat; `name` identifies it in the results."""
 
     name: str
     path: str
@@ -34,7 +34,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One kind of answer: to which request, its status and its text, and how often it came."""
+    """One kind of answer: its request's name, its status and text, and how often it came."""
 
     name: str
     status: int
@@ -44,15 +44,15 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a load showed.
+    """Results of a load.
 
     Attributes:
-        latencies_s: Seconds of every request, in ascending order, from connecting (or, kept alive, from sending) to
-            the last byte of the answer.
-        wall_s: From the first request to the last answer.
-        cpu_ms: Processor time of the service for each request; 0 when its processes are not known.
-        client_cpu_ms: Processor time of the client for each request.
-        seen: The answers, by kind; a broken connection is status 0.
+        latencies_s: Seconds of every request, in ascending order, from connecting (or, kept alive, from sending) to the
+            last byte of the answer.
+        wall_s: Seconds from the first request to the last answer.
+        cpu_ms: Processor time of the service per request; 0 when its processes are unknown.
+        client_cpu_ms: Processor time of the load generator per request.
+        seen: The answers, by kind; a broken connection has status 0.
     """
 
     latencies_s: tuple[float, ...]
@@ -63,7 +63,7 @@ class Result:
 
     @property
     def per_second(self) -> float:
-        """Requests answered in a second."""
+        """Requests answered per second."""
         return len(self.latencies_s) / self.wall_s
 
     def quantile_ms(self, share: float) -> float:
@@ -73,24 +73,24 @@ class Result:
 
     @property
     def quantiles_ms(self) -> dict[str, float]:
-        """Those of QUANTILES that so many requests can tell: p95 from 20 on, p99 from 100 on."""
-        told = (name for name, share in QUANTILES.items() if share == 1 or is_told(len(self.latencies_s), share))
-        return {name: self.quantile_ms(QUANTILES[name]) for name in told}
+        """The QUANTILES for which there are enough requests: p95 from 20 on, p99 from 100 on."""
+        shown = (name for name, share in QUANTILES.items() if share == 1 or is_meaningful(len(self.latencies_s), share))
+        return {name: self.quantile_ms(QUANTILES[name]) for name in shown}
 
     def wrong(self, expected: dict[str, str]) -> list[Seen]:
-        """The answers that are not 200 with the text expected of their request."""
+        """The answers other than a 200 with the text expected for the request."""
         return [seen for seen in self.seen if seen.status != 200 or seen.text != expected[seen.name]]
 
 
-def is_told(count: int, share: float) -> bool:
-    """Whether so many values say which one that share of all does not exceed."""
+def is_meaningful(count: int, share: float) -> bool:
+    """Whether `count` values are enough for a quantile."""
     return count * (1 - share) >= _BEYOND
 
 
 def run_load(
     service: Service, requests: Sequence[Request], clients: int, seconds: float, *, keep_alive: bool
 ) -> Result:
-    """Send the requests in turn from so many clients for so many seconds, each client waiting for its answer."""
+    """Send the requests in turn from `clients` clients for `seconds` seconds; each client waits for its answer."""
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder, "plan.json")
         plan.write_text(
@@ -116,13 +116,13 @@ def summarise(result: Result) -> str:
     quantiles = (f"{name} {value:.0f}" for name, value in result.quantiles_ms.items())
     return (
         f"{len(result.latencies_s)} requests in {result.wall_s:.1f} s: {result.per_second:.1f} req/s; "
-        f"latency in ms: {', '.join(quantiles)}; our CPU {result.cpu_ms:.2f} ms a request "
-        f"(the load client's {result.client_cpu_ms:.2f} ms)"
+        f"latency in ms: {', '.join(quantiles)}; CPU of the service {result.cpu_ms:.2f} ms a request "
+        f"(of the load generator {result.client_cpu_ms:.2f} ms)"
     )
 
 
 def as_dict(result: Result) -> dict[str, object]:
-    """The figures, ready to become JSON."""
+    """The figures as a JSON-ready dict."""
     return {
         "requests": len(result.latencies_s),
         "per_second": round(result.per_second, 1),

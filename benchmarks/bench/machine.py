@@ -1,4 +1,4 @@
-"""The machine and the versions with which a benchmark's figures were taken."""
+"""The machine and the versions behind a benchmark's figures."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def machine() -> str:
-    """The processor, its usable cores and the system, in one line."""
+    """The processor, its usable cores and the operating system, in one line."""
     return f"{processor()}, {cores()} cores usable, {platform.platform()}"
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that matter for the figures."""
+    """Versions of Python and of the libraries that affect the figures."""
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -40,7 +40,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The checkout's commit, with "changed" behind it when files differ from it; "unknown" outside a checkout."""
+    """The checkout's commit, followed by "changed" if files differ from it; "unknown" outside a checkout."""
     here = Path(__file__).parent
     command = ["git", "describe", "--always", "--exclude=*", "--dirty= changed"]
     done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
@@ -48,11 +48,11 @@ def commit() -> str:
 
 
 def describe() -> dict[str, object]:
-    """All of it, ready to become JSON; load_1min is how busy the machine was before the benchmark began."""
+    """Commit, machine, versions and the current load average (load_1min) as a JSON-ready dict."""
     return {"commit": commit(), "machine": machine(), "versions": versions(), "load_1min": round(os.getloadavg()[0], 2)}
 
 
 def print_machine() -> None:
-    """The first lines of every benchmark."""
+    """Print the machine and the versions, the first lines of every benchmark."""
     print(f"machine: {machine()}; load average before the start {os.getloadavg()[0]:.2f}")
     print("versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()))

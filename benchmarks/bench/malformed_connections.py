@@ -1,4 +1,4 @@
-"""Malformed HTTP/2 conversations with a gRPC server, one connection at a time."""
+"""Malformed HTTP/2 connections to a gRPC server."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Scene = Callable[["Talk"], None]
 
 
 class Talk:
-    """What one client says, frame by frame.
+    """Builds the bytes that one client sends, frame by frame.
 
     Args:
-        calls: Good calls.
-        chance: Decides everything.
+        calls: Well-formed calls.
+        chance: Source of all random choices.
 
     Attributes:
-        said: The frames so far, the connection's preface first.
+        said: The bytes so far, beginning with the connection preface.
     """
 
     def __init__(self, calls: Sequence[GoodCall], chance: random.Random) -> None:
@@ -53,12 +53,12 @@ class Talk:
         self.frame(SETTINGS, 0, 0, b"")
 
     def frame(self, kind: int, flags: int, stream: int, payload: bytes = b"") -> None:
-        """Any frame."""
+        """Add a frame."""
         self.said += struct.pack(">I", len(payload))[1:] + bytes([kind & 255, flags]) + struct.pack(">I", stream)
         self.said += payload
 
     def number(self) -> int:
-        """A stream's number that was not used before."""
+        """Take an unused stream number."""
         self._next += 2
         return self._next - 2
 
@@ -68,13 +68,13 @@ class Talk:
         return self._encoder.encode([*plain, ("content-type", "application/grpc"), ("te", "trailers"), *more])
 
     def begin(self, path: str = "", *more: tuple[str, str], flags: int = END_HEADERS) -> int:
-        """Headers of a call; the stream's number."""
+        """Add the headers of a call; returns the stream number."""
         number = self.number()
         self.frame(HEADERS, flags, number, self.headers(path or self.chance.choice(self._calls).path, *more))
         return number
 
     def call(self, *more: tuple[str, str], is_malformed: bool = False, ended: bool = True) -> int:
-        """A whole call, its message malformed or not; the stream's number."""
+        """Add a whole call, with a malformed message if asked; returns the stream number."""
         asked = self.chance.choice(self._calls)
         data = asked.data
         if is_malformed:
@@ -84,19 +84,19 @@ class Talk:
         return number
 
     def data(self, number: int, data: bytes, *, ended: bool) -> None:
-        """Data frames."""
+        """Add data as DATA frames."""
         while len(data) > MAX_DATA_BYTES:
             self.frame(DATA, 0, number, data[:MAX_DATA_BYTES])
             data = data[MAX_DATA_BYTES:]
         self.frame(DATA, END_STREAM if ended else 0, number, data)
 
     def times(self, most: int) -> range:
-        """Few, and now and then many: a flood costs as much as a hundred others."""
+        """A repeat count, usually small; large ones are rare, because a flood costs as much as a hundred connections."""
         return range(self.chance.choices((1, 2, 5, most // 10, most), (8, 8, 8, 1, 0.5))[0])
 
 
 def malformed_talk(calls: Sequence[GoodCall], chance: random.Random) -> list[bytes]:
-    """What one client says, in the pieces in which it arrives."""
+    """The bytes that one client sends, split into the pieces in which they arrive."""
     talk = Talk(calls, chance)
     for _ in range(chance.randint(1, 3)):
         chance.choice(SCENES)(talk)
@@ -122,7 +122,7 @@ def _malformed_calls(talk: Talk) -> None:
 
 
 def _malformed_framing(talk: Talk) -> None:
-    """gRPC's own five bytes: wrong flags, wrong lengths, too few, too many; packed and not what it says."""
+    """The gRPC message prefix with wrong flags or lengths, too few or too many bytes, or wrongly compressed data."""
     chance = talk.chance
     number = talk.begin("", *chance.sample(_ODD_HEADERS[12:], chance.randint(0, 2)))
     data = chance.choice((b"", b"x", b"\x0a\x03ocr", zlib.compress(b"\x0a\x03ocr"), zlib.compress(bytes(10**6))))
@@ -140,7 +140,7 @@ def _odd_headers(talk: Talk) -> None:
 
 
 def _resets(talk: Talk) -> None:
-    """Calls that are taken back at once, again and again."""
+    """Calls that are reset at once, repeatedly."""
     for _ in talk.times(800):
         number = talk.call(ended=False) if talk.chance.random() < 0.1 else talk.begin()
         talk.frame(RST, 0, number, struct.pack(">I", talk.chance.choice((8, 0, 2**32 - 1))))
@@ -157,7 +157,7 @@ def _settings(talk: Talk) -> None:
 
 
 def _few_settings(talk: Talk) -> None:
-    """Settings that are allowed and unkind, then calls."""
+    """Valid but inconvenient settings, then calls."""
     chance = talk.chance
     payload = struct.pack(">HI", 4, chance.choice((0, 1, 100, 2**31 - 1))) + struct.pack(
         ">HI", 1, chance.choice((0, 64))
@@ -184,7 +184,7 @@ def _pings(talk: Talk) -> None:
 
 
 def _continuations(talk: Talk) -> None:
-    """A header block that does not end, or ends late, or is broken into by another frame."""
+    """A header block that never ends, ends late, or is interrupted by another frame."""
     chance = talk.chance
     number = talk.begin(flags=chance.choice((0, END_STREAM)))
     for _ in talk.times(500):
@@ -195,7 +195,7 @@ def _continuations(talk: Talk) -> None:
 
 
 def _header_bombs(talk: Talk) -> None:
-    """Few bytes that stand for many: entries of the dynamic table, and numbers without an end."""
+    """Short header blocks that decode to large ones: references to the dynamic table, and endless integers."""
     chance, number = talk.chance, talk.number()
     block = talk.headers("/x", ("bomb", "x" * 4000))
     more = (
@@ -224,7 +224,7 @@ def _padding(talk: Talk) -> None:
 
 
 def _trailers(talk: Talk) -> None:
-    """Headers after the data, which clients of gRPC do not send: with an end or without, of any kind."""
+    """Trailers of any kind, with or without the end of the stream; gRPC clients never send trailers."""
     number = talk.call(ended=False)
     for _ in talk.times(10):
         pairs = talk.chance.sample(_ODD_HEADERS, 2)
@@ -233,7 +233,7 @@ def _trailers(talk: Talk) -> None:
 
 
 def _open_streams(talk: Talk) -> None:
-    """Calls that never go on."""
+    """Calls that send headers only."""
     for _ in talk.times(1100):
         talk.begin()
 
@@ -269,7 +269,7 @@ def _noise(talk: Talk) -> None:
 
 
 def _other_protocols(talk: Talk) -> None:
-    """Nothing of HTTP/2 at all; what was said before is forgotten."""
+    """Replace everything so far with bytes that are not valid HTTP/2."""
     del talk.said[:]
     said = (
         b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",

@@ -1,4 +1,4 @@
-"""Good gRPC messages for every method, and the changes that make them malformed."""
+"""Well-formed gRPC messages for every method, and mutations that make them malformed."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Mutation = Callable[[bytes, Sequence[bytes], random.Random], bytes]
 
 @dataclass(frozen=True, slots=True)
 class GoodCall:
-    """One call as its client makes it.
+    """A well-formed call.
 
     Attributes:
-        path: Of its method.
+        path: Path of its method.
         data: The request's bytes.
     """
 
@@ -42,20 +42,20 @@ class GoodCall:
 
 
 def good_calls(methods: Methods, image: bytes) -> list[GoodCall]:
-    """At least one for each method; those that read an image are there more often."""
+    """At least one call per method; calls that read an image occur more often."""
     plain = [GoodCall(path, method.request().SerializeToString()) for path, method in methods.items()]
     return plain + _kserve_calls(image) + _tensorflow_calls(image) + _paddle_calls(image)
 
 
 def mutate_message(data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
-    """A message, made worse once to three times."""
+    """Apply one to three random mutations to a message."""
     for _ in range(chance.randint(1, 3)):
         data = chance.choice(MUTATIONS)(data, others, chance)
     return data[:MAX_BYTES]
 
 
 def change_bytes(data: bytes, _others: Sequence[bytes], chance: random.Random) -> bytes:
-    """Some bytes are others."""
+    """Change a few bytes."""
     changed = bytearray(data)
     for _ in range(min(len(changed), chance.randint(1, 8))):
         changed[chance.randrange(len(changed))] = chance.choice((chance.randrange(256), 0, 1, 0x7F, 0x80, 0xFF))
@@ -63,12 +63,12 @@ def change_bytes(data: bytes, _others: Sequence[bytes], chance: random.Random) -
 
 
 def cut(data: bytes, _others: Sequence[bytes], chance: random.Random) -> bytes:
-    """The end is missing."""
+    """Drop the end."""
     return data[: chance.randint(0, len(data))]
 
 
 def double(data: bytes, _others: Sequence[bytes], chance: random.Random) -> bytes:
-    """A piece comes again and again."""
+    """Repeat a piece."""
     start, end = sorted(chance.randint(0, len(data)) for _ in range(2))
     return data[:end] + data[start:end] * chance.randint(1, 3) + data[end:]
 
@@ -78,7 +78,7 @@ def _swap(_data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes
 
 
 def _mutate_fields(data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
-    """Fields left out, doubled, put in and replaced, at any depth, with the lengths around them right."""
+    """Remove, repeat, add or replace fields at any depth, with correct lengths around them."""
     try:
         fields = _fields_of(data)
     except (IndexError, ValueError):
@@ -107,7 +107,7 @@ MUTATIONS: tuple[Mutation, ...] = (change_bytes, cut, double, _swap, *(_mutate_f
 
 
 def varint(value: int) -> bytes:
-    """A number as protobuf and gRPC's peers write it."""
+    """Encode an integer as a protobuf varint."""
     written = bytearray()
     while value > 127:
         written.append(value & 127 | 128)
@@ -127,7 +127,7 @@ def _written(tag: int, value: bytes) -> bytes:
 
 
 def _fields_of(data: bytes) -> list[tuple[int, bytes]]:
-    """Tags and values. Raises IndexError or ValueError for what is no message."""
+    """Tags and values of a message's fields. Raises IndexError or ValueError for anything else."""
     fields, at = [], 0
     while at < len(data):
         tag, at = _number(data, at)

@@ -1,4 +1,4 @@
-"""Parts of Markdown files that a program writes, between two marks."""
+"""Generated parts of Markdown files, between a begin and an end mark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ END: Final = "<!-- to here -->"
 
 
 def write_between(file: Path, program: str, text: str) -> None:
-    """Put the text between the program's mark and the next END; exits when the file does not hold both once."""
+    """Put the text between the program's begin mark and the next END; exits unless the file has both marks once."""
     begin = f"<!-- made by benchmarks/{program} -->"
     between = re.compile(f"{re.escape(begin)}.*?{re.escape(END)}", re.DOTALL)
     written, count = between.subn(lambda _: f"{begin}\n{text}\n{END}", file.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Bare runs of the models, on exact input tensors recorded from the pipeline."""
+"""Runs the models alone, on input tensors recorded from the pipeline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bench.service import ROOT
 
-# Before numpy's and OpenCV's threads exist, as the service does it: a run in flight has one thread.
+# Set it before numpy's and OpenCV's threads exist, as the service does: one thread per run.
 os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
 sys.path.insert(0, str(ROOT))
 
@@ -27,14 +27,14 @@ Tensor = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the models were fed for one page, in order."""
+    """Input tensors of the models for one page, in order."""
 
     detection: list[Tensor] = field(default_factory=list)
     recognition: list[Tensor] = field(default_factory=list)
 
 
 class Models:
-    """The two models as the engine runs them, one thread a run, and the detector once more with all threads."""
+    """The two models as the engine runs them, with one thread per run, and each again with one thread per core."""
 
     def __init__(self, cores: int) -> None:
         from ocrsvc.engines.ppocr.pipeline.detector import ARENA_VALUES, WIDE_ARENA_VALUES
@@ -54,7 +54,7 @@ class Models:
         self._decided = OUTPUTS
 
     def record(self, images: Sequence[bytes]) -> list[Inputs]:
-        """What the engine feeds the models for each image file."""
+        """Record the input tensors that the engine passes to the models for each image file."""
         from ocrsvc.engines.ppocr.engine import PageHandle
         from ocrsvc.engines.ppocr.pipeline.detector import Detector
         from ocrsvc.engines.ppocr.pipeline.recognition_batches import SingleLineRunner
@@ -79,21 +79,21 @@ class Models:
         return every
 
     def run_page(self, page: Inputs) -> None:
-        """All runs of a page, one after the other, on the calling thread."""
+        """Run the models on a page's inputs, one after the other, on the calling thread."""
         for tensor in page.detection:
             self.detection.run(tensor)
         for tensor in page.recognition:
             self.recognition.run(tensor, self._decided)
 
     def run_page_wide(self, page: Inputs) -> None:
-        """The same with all threads inside each run."""
+        """Run the models on a page's inputs, one after the other, with all threads inside each run."""
         for tensor in page.detection:
             self.detection_wide.run(tensor)
         for tensor in page.recognition:
             self.recognition_wide.run(tensor, self._decided)
 
     def run_alone(self, page: Inputs, pool: ThreadPoolExecutor) -> None:
-        """A page that has the machine to itself: detection on all threads, then a line on each."""
+        """Run a page as the engine does on an idle machine: detection on all threads, then one line per thread."""
         for tensor in page.detection:
             self.detection_wide.run(tensor)
         widest_first = sorted(page.recognition, key=lambda tensor: -tensor.shape[3])
@@ -101,7 +101,7 @@ class Models:
 
 
 def _recording(session: ModelRunner, into: Callable[[], list[Tensor]]) -> ModelRunner:
-    """The session, keeping what it is fed."""
+    """The session, with its inputs recorded."""
     from ocrsvc.engines.ppocr.runtime.session import Session
 
     class Recording(Session):
@@ -117,14 +117,14 @@ def _recording(session: ModelRunner, into: Callable[[], list[Tensor]]) -> ModelR
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds on the wall and of the processors."""
+    """Elapsed seconds and processor seconds."""
 
     wall_s: float
     cpu_s: float
 
 
 def timed(work: Callable[[], object]) -> Spent:
-    """What `work` takes, in this process."""
+    """Elapsed and processor time of `work` in this process."""
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     work()
     return Spent(time.perf_counter() - wall_s, time.process_time() - cpu_s)

@@ -1,4 +1,4 @@
-"""Draws sheets whose reading order is known as pictures, slanted or seen from the side."""
+"""Draws sheets with a known reading order as pictures, slanted or in perspective."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ocrsvc.results import Pixels
 FONTS = Path("/usr/share/fonts")
 LATIN = FONTS / "truetype" / "liberation" / "LiberationSans-Regular.ttf"
 CHINESE = FONTS / "opentype" / "noto" / "NotoSansCJK-Regular.ttc"
-SCALE = 1.5  # pixels of the picture for each of the sheet, so that the smallest type is 21 px
+SCALE = 1.5  # picture pixels per sheet pixel: the smallest type is 21 px
 MARGIN = 60
 
 
 def drawn_sheet(kind: str, seed: int) -> Sheet:
-    """A sheet set with the widths of the fonts; each third one is Chinese."""
+    """A sheet laid out with the fonts' real widths; every third one is Chinese."""
     sheet = Sheet(random.Random(f"{kind}/{seed}"), measure=measured_width, chinese=seed % 3 == 2)
     KINDS[kind](sheet)
     return sheet
 
 
 def measured_width(text: str, size: float) -> float:
-    """Width in pixels of the sheet."""
+    """Width of a text in pixels of the sheet."""
     return float(_font(size, latin=text.isascii()).getlength(text)) / SCALE
 
 
@@ -40,7 +40,7 @@ def _font(size: float, *, latin: bool) -> ImageFont.FreeTypeFont:
 
 
 def picture_of(sheet: Sheet, view: View) -> tuple[Pixels, Matrix]:
-    """(H, W) uint8 gray pixels, dark on light, and the (3, 3) matrix from the sheet to them."""
+    """Draw a sheet: (H, W) uint8 gray pixels, dark on light, and the (3, 3) matrix from sheet to picture."""
     size = round(WIDTH * SCALE), round(HEIGHT * SCALE)
     page = Image.new("L", size, 245)
     pen = ImageDraw.Draw(page)

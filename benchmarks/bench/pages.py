@@ -22,9 +22,9 @@ def tiny_png() -> bytes:
 
 
 def scan(number: int) -> bytes:
-    """The number-th page like a scanned business card: 1024 x 760 pixels, twenty lines, grain; 130 to 140 kB of JPEG.
+    """A JPEG of 130 to 140 kB that looks like a scanned business card: 1024 x 760 pixels, twenty lines, grain.
 
-    The same number gives the same bytes with the same version of OpenCV; different numbers, different pixels.
+    The same number gives the same bytes with the same version of OpenCV; different numbers give different pixels.
     """
     page = _draw_scan(number)
     for quality in range(50, 98):

@@ -1,4 +1,4 @@
-"""PDFs of one picture as they come from scanners, printers and offices, made by qpdf (pikepdf)."""
+"""PDFs of one picture as scanners, printers and offices make them, written with qpdf (pikepdf)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MARGIN: Final = 40
 
 
 def scanned(picture: bytes, change: Change = lambda _pdf: None, **how: object) -> bytes:
-    """A PDF whose only page is a picture, changed, and saved so."""
+    """A PDF with a picture as its only page, changed by `change` and saved with the options `how`."""
     plain, whole = io.BytesIO(), io.BytesIO()
     made = ImagePdf(plain)
     made.add_page(page_image(picture, _LIMITS), None)
@@ -35,14 +35,14 @@ def scanned(picture: bytes, change: Change = lambda _pdf: None, **how: object) -
 
 
 def born_digital(page: Page) -> bytes:
-    """A PDF that shows the text itself, in letters that are not embedded."""
+    """A PDF whose text is drawn in fonts that are not embedded."""
     whole = io.BytesIO()
     write_text_pdf([replace(page, number=1)], 1, 200, whole)
     return whole.getvalue()
 
 
 def turned(degrees: int) -> Change:
-    """The same page as displayed, drawn on its side, with /Rotate."""
+    """The page drawn rotated, with a /Rotate that displays it upright."""
 
     def change(pdf: pikepdf.Pdf) -> None:
         page = pdf.pages[0].obj
@@ -60,7 +60,7 @@ def turned(degrees: int) -> Change:
 
 
 def cropped(pdf: pikepdf.Pdf) -> None:
-    """The page as a part of a larger one, whose corner is not 0, 0."""
+    """The page cropped from a larger one, with a corner other than 0, 0."""
     page = pdf.pages[0].obj
     _, _, wide, high = (float(side) for side in page["/MediaBox"])
     _surround(pdf, (1, 0, 0, 1, -7, 11))
@@ -69,13 +69,13 @@ def cropped(pdf: pikepdf.Pdf) -> None:
 
 
 def with_form(pdf: pikepdf.Pdf) -> None:
-    """With a text field."""
+    """Add a form with a text field."""
     field = pdf.make_indirect(_field(Name.Tx, String("filled in")))
     _add_field(pdf, field)
 
 
 def signed(pdf: pikepdf.Pdf) -> None:
-    """With a signature field, whose signature is of nobody."""
+    """Add a signature field with an invalid signature."""
     signature = Dictionary(
         Type=Name.Sig, Filter=Name("/Adobe.PPKLite"), ByteRange=Array([0, 100, 200, 100]), Contents=String("0" * 64)
     )
@@ -84,7 +84,7 @@ def signed(pdf: pikepdf.Pdf) -> None:
 
 
 def tagged(pdf: pikepdf.Pdf) -> None:
-    """With a tree of its structure."""
+    """Add a structure tree."""
     content = pdf.pages[0].obj["/Contents"].read_bytes()
     pdf.pages[0].obj["/Contents"] = pdf.make_stream(b"/Figure << /MCID 0 >> BDC\n" + content + b"\nEMC")
     figure = pdf.make_indirect(Dictionary(Type=Name.StructElem, S=Name.Figure, Pg=pdf.pages[0].obj, K=0))
@@ -94,7 +94,7 @@ def tagged(pdf: pikepdf.Pdf) -> None:
 
 
 def archival(pdf: pikepdf.Pdf) -> None:
-    """With what PDF/A-2b says of itself: metadata and an intent of its colours."""
+    """Add the metadata and the output intent of PDF/A-2b."""
     with pdf.open_metadata() as metadata:
         metadata["pdfaid:part"], metadata["pdfaid:conformance"] = "2", "B"
     intent = Dictionary(Type=Name.OutputIntent, S=Name.GTS_PDFA1, OutputConditionIdentifier=String("sRGB"))
@@ -102,7 +102,7 @@ def archival(pdf: pikepdf.Pdf) -> None:
 
 
 def damaged(file: bytes) -> bytes:
-    """With a table of objects that is not where it is said to be."""
+    """The file with a wrong offset of its cross-reference table."""
     at = file.rindex(b"startxref")
     return file[:at] + b"startxref\n7\n%%EOF\n"
 
@@ -123,11 +123,11 @@ KINDS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
     ),
     "object streams": lambda picture: scanned(picture, object_stream_mode=pikepdf.ObjectStreamMode.generate),
 }
-"""What makes a PDF of each kind, of the file of a picture."""
+"""Functions that make a PDF of each kind from a picture file."""
 
 
 def pictures_of(file: bytes) -> list[bytes]:
-    """The pictures of all pages, as they are packed."""
+    """The compressed data of all pictures."""
     with pikepdf.open(io.BytesIO(file)) as pdf:
         return [
             bytes(found.read_raw_bytes())
@@ -137,13 +137,13 @@ def pictures_of(file: bytes) -> list[bytes]:
 
 
 def faults_of(file: bytes) -> list[str]:
-    """What `qpdf --check` finds wrong."""
+    """The errors that `qpdf --check` reports."""
     with pikepdf.open(io.BytesIO(file)) as pdf:
         return [str(fault) for fault in (*pdf.check_pdf_syntax(), *pdf.get_warnings())]
 
 
 def root_of(file: bytes) -> set[str]:
-    """What the catalog has."""
+    """The keys of the catalog."""
     with pikepdf.open(io.BytesIO(file)) as pdf:
         return set(pdf.Root.keys())
 

@@ -1,4 +1,4 @@
-"""What one of the compared systems shows under load: every page once, from so many clients."""
+"""Load on one of the compared systems: a number of clients read every page once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench.corpus import ALL, Corpus
-from bench.load import is_told
+from bench.load import is_meaningful
 from bench.peer_systems import Peer
 from bench.processes import Processes
 
@@ -21,7 +21,7 @@ QUANTILES: Final = {"p50_s": 0.5, "p95_s": 0.95, "p99_s": 0.99}
 
 @dataclass
 class Load:
-    """What one system showed under one load, over all its rounds; the texts are those of the last round."""
+    """Figures of one system under one load, over all rounds; the texts are those of the last round."""
 
     latencies_s: list[float] = field(default_factory=list)
     texts: list[str | None] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Load:
     peak_mb: float = 0.0
 
     def figures(self, corpus: Corpus) -> dict[str, float | None]:
-        """Ready to become JSON."""
+        """The figures as a JSON-ready dict."""
         ordered = sorted(self.latencies_s)
         tally = corpus.tally(self.texts)[ALL]
         return {
@@ -48,14 +48,14 @@ class Load:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:
-    """The value that this share does not exceed; None where too few values say it."""
-    if not is_told(len(ordered), share):
+    """The value that this share does not exceed; None with too few values."""
+    if not is_meaningful(len(ordered), share):
         return None
     return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3)
 
 
 def run(peer: Peer, pages: Sequence[bytes], clients: int, load: Load) -> None:
-    """Read every page once with so many clients, and add what was seen to `load`."""
+    """Read every page once with `clients` threads, and add the figures to `load`."""
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(len(pages)):
         todo.put(number)
@@ -69,7 +69,7 @@ def run(peer: Peer, pages: Sequence[bytes], clients: int, load: Load) -> None:
                 began_s = time.perf_counter()
                 try:
                     texts[number] = peer.read(pages[number])
-                except Exception as error:  # noqa: BLE001  a page that fails is counted as one, and the rest goes on
+                except Exception as error:  # noqa: BLE001  count a page that fails, and read the others
                     print(f"FAILED {peer.name}: {error!r}"[:200], flush=True)
                 latencies_s.append(time.perf_counter() - began_s)
 
@@ -89,7 +89,7 @@ def run(peer: Peer, pages: Sequence[bytes], clients: int, load: Load) -> None:
 
 @contextlib.contextmanager
 def watched_peak(processes: Processes) -> Iterator[list[float]]:
-    """The highest sum of resident memory seen inside the block, in MB: processes that end within it count too."""
+    """Yields samples of the summed resident memory in MB, taken while the block runs, ended processes included."""
     seen = [processes.rss_mb()]
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The systems that benchmarks/peers.py compares: how each is started and asked, with its defaults and at its best."""
+"""The systems that benchmarks/peers.py compares: how to start and query each, with default and with best settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Read = Callable[[bytes], str]
 
 @dataclass(frozen=True)
 class Peer:
-    """A system that runs: its name, how it reads one page, and the processes that are watched."""
+    """A running system: its name, a function that reads one page, and its processes."""
 
     name: str
     read: Read
@@ -38,12 +38,13 @@ class Peer:
 
 @dataclass(frozen=True)
 class Server:
-    """A system that is started by a command: in which environment, how, and how it is asked.
+    """A system that runs as a server.
 
     Attributes:
-        command: The arguments after its folder of programs, by that folder and a port.
-        read: The text of an image that the server at a port reads.
-        env: Variables on top of this process's.
+        environment: Name of its virtual environment.
+        command: Makes the command line from the environment's programs folder and a port.
+        read: Reads an image through the server at a port; returns the text.
+        env: Environment variables to add to this process's.
     """
 
     environment: str
@@ -53,7 +54,7 @@ class Server:
 
 
 def post(port: int, path: str, body: bytes, content_type: str) -> Any:
-    """The JSON that the peer answers; raises RuntimeError for any status but 200."""
+    """Post to the peer and return its JSON answer. Raises RuntimeError for any status but 200."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PAGE_LIMIT_S)
     try:
         connection.request("POST", path, body, {"Content-Type": content_type})
@@ -67,25 +68,25 @@ def post(port: int, path: str, body: bytes, content_type: str) -> Any:
 
 
 def form(data: bytes, name: str) -> tuple[bytes, str]:
-    """A multipart form with the page under a name."""
+    """A multipart form with the page in the field `name`."""
     body, content_type = form_with_file(data, "page", "application/octet-stream")
     return body.replace(b'name="file"', f'name="{name}"'.encode(), 1), content_type
 
 
 def read_ocrsvc(port: int, data: bytes) -> str:
-    """Our own answer."""
+    """Read a page with this service."""
     answer = post(port, "/v1/ocr", *form(data, "file"))
     return "\n".join(line["text"] for page in answer["pages"] for line in page["lines"])
 
 
 def read_rapidocr_api(port: int, data: bytes) -> str:
-    """Keys are the numbers of the lines."""
+    """Read a page with rapidocr_api; the keys of its answer are line numbers."""
     answer = post(port, "/ocr", *form(data, "image_file"))
     return "\n".join(answer[key]["rec_txt"] for key in sorted(answer, key=int))
 
 
 def read_rapidocr_api_unclassified(port: int, data: bytes) -> str:
-    """The same without its classifier of orientations, the one setting that its requests can leave out for speed."""
+    """Read a page with rapidocr_api without its orientation classifier, the only speed option of its requests."""
     body, content_type = form(data, "image_file")
     end_mark = body[: body.index(b"\r\n")] + b"--"
     part = end_mark[:-2] + b'\r\nContent-Disposition: form-data; name="use_cls"\r\n\r\nfalse\r\n'
@@ -95,23 +96,23 @@ def read_rapidocr_api_unclassified(port: int, data: bytes) -> str:
 
 
 def read_litserve(port: int, data: bytes) -> str:
-    """Base64 in JSON, as its documentation does it."""
+    """Read a page with LitServe: base64 in JSON, as in its documentation."""
     body = json.dumps({"image": base64.b64encode(data).decode()}).encode()
     return str(post(port, "/predict", body, "application/json")["text"])
 
 
 def read_bentoml(port: int, data: bytes) -> str:
-    """A multipart file."""
+    """Read a page with BentoML: a multipart file."""
     return str(post(port, "/read", *form(data, "image"))["text"])
 
 
 def read_plain(port: int, data: bytes) -> str:
-    """Bytes."""
+    """Read a page with serve_plain.py: the bytes as the body."""
     return str(post(port, "/", data, "application/octet-stream")["text"])
 
 
 def plain(engine: str, settings: Callable[[], Mapping[str, Any]]) -> Callable[[Path, int], Sequence[str]]:
-    """The command of serve_plain.py; the settings are made when it is started."""
+    """The command for serve_plain.py; `settings` is called when it starts."""
     return lambda programs, port: (
         *(f"{programs}/python", str(SCRIPTS / "serve_plain.py"), engine, str(port)),
         json.dumps(settings()),
@@ -119,29 +120,29 @@ def plain(engine: str, settings: Callable[[], Mapping[str, Any]]) -> Callable[[P
 
 
 def litserve(workers: int, choice: str) -> Callable[[Path, int], Sequence[str]]:
-    """The command of serve_litserve.py."""
+    """The command for serve_litserve.py."""
     script = str(SCRIPTS / "serve_litserve.py")
     return lambda programs, port: (f"{programs}/python", script, str(port), str(workers), choice)
 
 
 def rapidocr(engines: int, choice: str) -> Callable[[Path, int], Sequence[str]]:
-    """RapidOCR without a framework."""
+    """The command for RapidOCR behind serve_plain.py."""
     return plain("rapidocr", lambda: {"engines": engines, "choice": choice})
 
 
 def bentoml(programs: Path, port: int) -> Sequence[str]:
-    """BentoML's own program."""
+    """The command for BentoML's server."""
     command = (f"{programs}/bentoml", "serve", "serve_bentoml:Ocr", "--working-dir", str(SCRIPTS))
     return (*command, "--host", "127.0.0.1", "--port", str(port))
 
 
 def rapidocr_api(*more: str) -> Callable[[Path, int], Sequence[str]]:
-    """rapidocr_api's own program."""
+    """The command for rapidocr_api's server."""
     return lambda programs, port: (f"{programs}/rapidocr_api", "-ip", "127.0.0.1", "-p", str(port), *more)
 
 
 def turboocr(**settings: Any) -> Callable[[Path, int], Sequence[str]]:
-    """TurboOCR with our models."""
+    """The command for TurboOCR with our models behind serve_plain.py."""
     return plain("turboocr", lambda: {"models_dir": str(turboocr_models()), **settings})
 
 
@@ -171,18 +172,18 @@ NAMES: Final = (*OURS, BEST_OF_OURS, *SERVERS, *TESSERACT)
 
 
 class TesseractProcesses(Processes):
-    """The processes that run now for single pages, and the time of those that have ended."""
+    """The Tesseract processes, one per page."""
 
     def __init__(self) -> None:
         super().__init__(os.getpid())
 
     def cpu_s(self) -> float:
-        """Of the children that were waited for."""
+        """Processor time of ended child processes."""
         times = os.times()
         return times.children_user + times.children_system
 
     def rss_mb(self) -> float:
-        """Of all that run now."""
+        """Resident memory of the running Tesseract processes."""
         return sum(Processes(pid).rss_mb() for pid in self.workers() if self._is_tesseract(pid))
 
     def _is_tesseract(self, pid: int) -> bool:
@@ -192,7 +193,7 @@ class TesseractProcesses(Processes):
 
 
 def tesseract(env: Mapping[str, str]) -> Read:
-    """One process a page."""
+    """A function that reads each page in a new Tesseract process."""
     chosen = {**os.environ, **env}
 
     def read(data: bytes) -> str:
@@ -208,7 +209,7 @@ def tesseract(env: Mapping[str, str]) -> Read:
 
 @contextlib.contextmanager
 def serving_ours(name: str, settings: Mapping[str, str]) -> Iterator[Peer]:
-    """This service with a folder of models of its own, started twice where that is new: a first start measures."""
+    """This service with its own model cache; a new cache is filled by an extra start, which measures the machine."""
     models = FOLDER / "models" / name
     is_new = not models.exists()
     models.mkdir(parents=True, exist_ok=True)
@@ -222,7 +223,7 @@ def serving_ours(name: str, settings: Mapping[str, str]) -> Iterator[Peer]:
 
 @contextlib.contextmanager
 def serving_other(name: str) -> Iterator[Peer]:
-    """A system of SERVERS, started and not yet ready."""
+    """Start a system of SERVERS, without waiting until it is ready."""
     server, port = SERVERS[name], free_port()
     command = server.command(programs_of(server.environment), port)
     env = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent), **server.env}
@@ -234,14 +235,14 @@ def serving_other(name: str) -> Iterator[Peer]:
             yield Peer(name, lambda data: server.read(port, data), Processes(process.pid))
         finally:
             end(process)
-            # LitServe's own processes outlive it.
+            # LitServe's child processes outlive it.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def serving(name: str, best: Mapping[str, str]) -> Iterator[Peer]:
-    """A system; `best` are the settings of ocrsvc_best."""
+    """Start any of the systems; `best` are the settings of ocrsvc_best."""
     if name in TESSERACT:
         yield Peer(name, tesseract(TESSERACT[name]), TesseractProcesses())
         return
@@ -251,7 +252,7 @@ def serving(name: str, best: Mapping[str, str]) -> Iterator[Peer]:
 
 
 def prepare(name: str) -> None:
-    """Make what a system needs that is not there yet: its environment, its models."""
+    """Create the environment and models that a system needs."""
     if name in SERVERS:
         programs_of(SERVERS[name].environment)
     if name.startswith("turboocr"):
@@ -259,11 +260,11 @@ def prepare(name: str) -> None:
 
 
 def missing(name: str, best: Mapping[str, str]) -> str:
-    """Why a system cannot be run here; empty where it can."""
+    """The reason why a system cannot run here; empty if it can."""
     if name in TESSERACT and not shutil.which("tesseract"):
         return "tesseract is not installed"
     if name == BEST_OF_OURS and not best:
         return "no --best setting is given"
     if name.startswith("turboocr") and newer_python() is None:
-        return "no Python of 3.12 or newer is found"
+        return "no Python 3.12 or newer was found"
     return ""

@@ -1,4 +1,4 @@
-"""Memory and processor time of a service's processes, as /proc shows them."""
+"""Memory and processor time of a service's processes, from /proc."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Processes:
-    """A service's first process and all below it; empty without a pid."""
+    """A service's arbiter and all its descendants; empty without a pid."""
 
     def __init__(self, arbiter: int | None) -> None:
         self._arbiter = arbiter
 
     def workers(self) -> list[int]:
-        """Process ids of the arbiter's children, in order."""
+        """Process ids of the arbiter's children, in ascending order."""
         if self._arbiter is None:
             return []
         return sorted(children_of(self._arbiter))
 
     def rss_mb(self) -> float:
-        """Resident memory of all of them now."""
+        """Current resident memory of all processes."""
         return self._sum_mb("VmRSS")
 
     def peak_mb(self) -> float:
-        """Highest resident memory since `forget_peak`, each process's own peak added up."""
+        """Sum of each process's peak resident memory since `forget_peak`."""
         return self._sum_mb("VmHWM")
 
     def forget_peak(self) -> None:
-        """Begin a new peak; see clear_refs in proc(5)."""
+        """Reset the peaks; see clear_refs in proc(5)."""
         for pid in self._all():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def cpu_s(self) -> float:
-        """Processor seconds, user and system, that all of them and the children that they waited for have used."""
+        """Processor seconds (user and system) of all processes and of their children that have ended."""
         return sum(map(_cpu_s, self._all()))
 
     def _all(self) -> list[int]:
@@ -54,7 +54,7 @@ class Processes:
         return total_kb / 1024
 
     def _lives_in_its_parent(self, pid: int, status: str) -> bool:
-        """Between vfork and exec a worker's child is in the worker's own memory, which would count twice."""
+        """Between vfork and exec a worker's child shares the worker's memory, which must not count twice."""
         found = re.search(r"PPid:\s+(\d+)", status)
         if found is None or int(found[1]) not in self.workers():
             return False
@@ -69,9 +69,9 @@ def family_of(pid: int) -> Iterator[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Of all its threads, since the kernel notes a child with the thread that forked it; none when it is gone."""
+    """Children of all threads of a process, because the kernel lists a child under the thread that forked it."""
     found: list[int] = []
-    # The process may go before its threads are listed, and each of them before it is read.
+    # The process or a thread may end while it is read.
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -80,7 +80,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def _cpu_s(pid: int) -> float:
-    """utime, stime, cutime and cstime of proc(5); the name before them may hold blanks, so it is cut off first."""
+    """utime, stime, cutime and cstime of proc(5); the process name before them may contain spaces, so cut it off."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:15])) / _TICKS_PER_S

@@ -1,4 +1,4 @@
-"""Nodes of Ray on this machine, for benchmarks."""
+"""A Ray cluster on this machine, for benchmarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STORE_BYTES: Final = 80 * 2**20
 
 @contextmanager
 def nodes_of_ray(folder: str, count: int, cpus: int) -> Iterator[str]:
-    """The address of a cluster of so many nodes with so many logical CPUs each, as long as the block runs."""
+    """Run a cluster of `count` nodes with `cpus` logical CPUs each; yields its address."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 

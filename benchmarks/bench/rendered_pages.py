@@ -1,7 +1,7 @@
-"""Pages of render_pages.py with the places of their words.
+"""Pages drawn by render_pages.py, with their words' boxes.
 
-The script, which lies beside the repository in `shared`, says where lines are. Its functions that draw a line and that
-move lines are surrounded here, so that each line carries its words with it.
+The script lies in `shared` beside the repository and reports the boxes of lines only. Wrappers around its functions
+that draw and move lines add the words to each line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LINES: Final = "5-25"
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """What is asked of the script: a language, a layout, an encoding, and clockwise degrees to the upright."""
+    """Options for the script: language, layout, encoding, and the clockwise rotation in degrees."""
 
     language: str
     layout: str
@@ -45,7 +45,7 @@ SHEETS: Final = (
 
 
 def rendered_pages(script: Path, sheets: Sequence[Sheet] = SHEETS) -> list[DrawnPage]:
-    """A page for each sheet; the script slants some by up to three degrees, and shades, blurs or makes noise."""
+    """One page per sheet; the script slants some pages by up to three degrees, and adds shading, blur or noise."""
     module = _load(script)
     words, fonts, count = module.Words(), module.find_fonts(), module.line_counts(_LINES)
     with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +53,7 @@ def rendered_pages(script: Path, sheets: Sequence[Sheet] = SHEETS) -> list[Drawn
 
 
 def _load(script: Path) -> ModuleType:
-    """The script, with words in its lines."""
+    """Import the script, with its functions wrapped to add words to lines."""
     spec = importlib.util.spec_from_file_location("render_pages", script)
     assert spec is not None
     assert spec.loader is not None
@@ -83,7 +83,7 @@ def _moved(quad: Frame, by: Move) -> Frame:
 
 
 def _quad(frame: Frame) -> Frame:
-    """(4, 2) the corners of a frame."""
+    """The (4, 2) corners of a box."""
     left, top, right, bottom = frame.tolist()
     return np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
 
@@ -107,7 +107,7 @@ def _page(module: ModuleType, place: int, sheet: Sheet, given: tuple[Any, ...], 
 
 
 def _words(drawn: dict[str, Any]) -> Iterator[Word]:
-    """The words of a page, in the upright frames around them."""
+    """The words of a page, in upright boxes."""
     for line in drawn["lines"]:
         for word in line["words"]:
             yield move_word(word, lambda quad: np.array([*quad.min(axis=0), *quad.max(axis=0)]))

@@ -1,4 +1,4 @@
-"""Where the figures of a benchmark are written."""
+"""Writes the figures of a benchmark to a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def write_result(name: str, figures: dict[str, object], out: Path | None = None) -> None:
-    """Write figures, machine and time as JSON to `out`, else to results/NAME.json, and say where."""
+    """Write figures, machine and time as JSON to `out` or results/NAME.json, and print the path."""
     file = out or RESULTS / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     whole = {"when": datetime.now(UTC).isoformat(timespec="seconds"), **describe(), **figures}

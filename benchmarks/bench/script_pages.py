@@ -1,4 +1,4 @@
-"""Pages of 20 lines in several scripts, drawn with text and fonts of scripts.toml; the same pages each time."""
+"""Pages of 20 lines in several scripts, drawn from the texts and fonts of scripts.toml; always the same pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS: Final = ("plain", "degraded", "mixed", "words")
 _FONTS: Final = Path("/usr/share/fonts")
 _SCRIPTS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("scripts.toml").read_text("utf-8"))
 _FROM_RIGHT: Final = frozenset({"ar"})
-# Of Thai, which has no spaces between words, a piece is a phrase or two.
+# Thai has no spaces between words, so a piece is one or two phrases.
 _PIECE_WORDS: Final = {"th": (1, 2)}
 _LATIN: Final = ("Linux", "Python 3.11", "README", "Google", "PDF", "Microsoft Office", "USB", "2026", "Wi-Fi")
 _LINES: Final = 20
@@ -29,7 +29,7 @@ _SIZES_PX: Final = (26, 30, 34, 38)
 
 
 def draw_script_page(lang: str, kind: str, number: int) -> tuple[Pixels, list[str]]:
-    """A page and its lines. Kinds: plain, degraded, mixed (every other line English), words (each with a Latin one)."""
+    """Draw a page. Kinds: plain, degraded, mixed (every other line English), words (a Latin word in each line)."""
     source = random.Random(f"{lang} {kind if kind != 'degraded' else 'plain'} {number}")
     size = source.choice(_SIZES_PX)
     fonts = {tag: _font(tag, number, size) for tag in (lang, "en")}
@@ -45,7 +45,7 @@ def draw_script_page(lang: str, kind: str, number: int) -> tuple[Pixels, list[st
     return (_degraded(pixels, number) if kind == "degraded" else pixels), lines
 
 
-Parts = list[tuple[str, str]]  # texts with the language of their font
+Parts = list[tuple[str, str]]  # texts, each with the language of its font
 Fonts = dict[str, ImageFont.FreeTypeFont]
 
 
@@ -64,7 +64,7 @@ def _parts(lang: str, kind: str, row: int, source: random.Random) -> Parts:
 
 
 def _pieces(lang: str, source: random.Random) -> Iterator[str]:
-    """Neighbouring words of random sentences."""
+    """Random sequences of neighbouring words from the sentences."""
     while True:
         words = source.choice(_SCRIPTS[lang]["text"]).split(" ")
         count = source.randint(*_PIECE_WORDS.get(lang, (3, 8)))
@@ -77,7 +77,7 @@ def _length(parts: Parts, fonts: Fonts) -> float:
 
 
 def _draw(pen: ImageDraw.ImageDraw, parts: Parts, fonts: Fonts, base: int, *, from_right: bool) -> None:
-    """Draw the parts of a line beside each other, the first at the margin where the line begins."""
+    """Draw the parts of a line side by side, starting at the margin where the script starts."""
     place = float(_WIDTH - _MARGIN if from_right else _MARGIN)
     for text, lang in parts:
         length, space = fonts[lang].getlength(text), fonts[lang].getlength(" ")
@@ -86,7 +86,7 @@ def _draw(pen: ImageDraw.ImageDraw, parts: Parts, fonts: Fonts, base: int, *, fr
 
 
 def _degraded(pixels: Pixels, seed: int) -> Pixels:
-    """A skewed, blurred, gray and noisy page, as a JPEG of quality 45."""
+    """The page skewed, blurred, gray and noisy, after JPEG compression at quality 45."""
     source, (height, width) = np.random.default_rng(seed), pixels.shape[:2]
     turn = cv2.getRotationMatrix2D((width / 2, height / 2), source.uniform(-1, 1), 1)
     skewed = cv2.GaussianBlur(cv2.warpAffine(pixels, turn, (width, height), borderValue=(255, 255, 255)), (0, 0), 0.9)

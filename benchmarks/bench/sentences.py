@@ -1,6 +1,6 @@
-"""Sentences of ordinary text in languages whose letters a recognizer may or may not read.
+"""Sentences in languages with letters that the recognizer may not know.
 
-Mostly Article 1 of the Universal Declaration of Human Rights, and sentences made to hold every letter.
+Most are Article 1 of the Universal Declaration of Human Rights; the others are pangrams.
 """
 
 from __future__ import annotations
@@ -101,4 +101,4 @@ SENTENCES: Final[dict[str, tuple[str, ...]]] = {
         "եղբայրաբար վերաբերվեն։",
     ),
 }
-"""By language, in lines."""
+"""Lines of text by language."""

@@ -1,4 +1,4 @@
-"""Starts a service for a benchmark, and sends it single requests."""
+"""Starts a service for a benchmark, and sends single requests to it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _LOG_TAIL_CHARACTERS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service that is ready: its URL and, when it was started here, its arbiter's process id."""
+    """A ready service: its URL and, if this benchmark started it, its arbiter's process id."""
 
     url: str
     pid: int | None
 
     @property
     def host(self) -> str:
-        """Name or address."""
+        """The service's host name or address."""
         return urlsplit(self.url).hostname or "127.0.0.1"
 
     @property
@@ -46,13 +46,13 @@ class Service:
 
     @property
     def processes(self) -> Processes:
-        """Its memory and processor time."""
+        """The service's processes, for memory and processor time."""
         return Processes(self.pid)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: status 0 stands for a connection that broke."""
+    """An answer; status 0 means that the connection broke."""
 
     status: int
     seconds: float
@@ -68,7 +68,7 @@ def ask(
     limit_s: float = 60.0,
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """One request over a connection of its own."""
+    """Send a request on a new connection."""
     began_s = time.perf_counter()
     connection = connect(url, limit_s)
     try:
@@ -84,7 +84,7 @@ def ask(
 
 
 def connect(url: str, limit_s: float) -> http.client.HTTPConnection:
-    """A connection to the service, over TLS without verification where the URL says so."""
+    """A connection to the service; https URLs use TLS without verification."""
     address = urlsplit(url)
     if address.scheme == "http":
         return http.client.HTTPConnection(address.netloc, timeout=limit_s)
@@ -94,7 +94,7 @@ def connect(url: str, limit_s: float) -> http.client.HTTPConnection:
 
 
 def form_with_file(data: bytes, filename: str, content_type: str) -> tuple[bytes, str]:
-    """A multipart form with the field `file`, its file name byte for byte as given; the body and its content type."""
+    """A multipart form with the field `file` and the given file name, unescaped; returns body and content type."""
     boundary = b"ocrsvc-benchmark"
     head = b'Content-Disposition: form-data; name="file"; filename="' + filename.encode() + b'"\r\n'
     head += b"Content-Type: " + content_type.encode() + b"\r\n\r\n"
@@ -103,19 +103,19 @@ def form_with_file(data: bytes, filename: str, content_type: str) -> tuple[bytes
 
 
 def engine_of(url: str) -> dict[str, Any]:
-    """The engine as /version tells it."""
+    """The engine as /version describes it."""
     engine: dict[str, Any] = json.loads(ask(url, "GET", "/version").text)["engine"]
     return engine
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on at the moment."""
+    """A free port of the loopback interface."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 def wait_until_ready(url: str, server: subprocess.Popen[bytes] | None, limit_s: float = START_LIMIT_S) -> None:
-    """Return when /readyz answers 200; exits when the process has ended or takes too long."""
+    """Return once /readyz answers 200; exit if the process ends or the time limit passes."""
     until_s = time.monotonic() + limit_s
     while ask(url, "GET", "/readyz", limit_s=5).status != 200:
         if time.monotonic() > until_s or (server is not None and server.poll() is not None):
@@ -124,7 +124,7 @@ def wait_until_ready(url: str, server: subprocess.Popen[bytes] | None, limit_s: 
 
 
 def end(server: subprocess.Popen[bytes]) -> None:
-    """Ask it to end gracefully; kill it if it does not."""
+    """Ask the server to end gracefully; kill it if it does not."""
     server.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         server.wait(_STOP_LIMIT_S)
@@ -133,15 +133,15 @@ def end(server: subprocess.Popen[bytes]) -> None:
 
 
 def settings_of(env: Mapping[str, str]) -> dict[str, str]:
-    """The settings that are not left at their defaults."""
+    """The service's settings in the environment."""
     return {name: value for name, value in sorted(env.items()) if name.startswith("OCRSVC_")}
 
 
 @contextlib.contextmanager
 def started(env: Mapping[str, str] | None = None, root: Path = ROOT) -> Iterator[Service]:
-    """The real service on a free port of the loopback, ready; `env` comes on top of this process's environment.
+    """Start the service on a free loopback port; `env` is added to this process's environment.
 
-    `root` is the checkout whose code is run. When it does not start, the end of its log is printed.
+    `root` is the checkout to run. If the service does not start, the end of its log is printed.
     """
     chosen = os.environ | dict(env or {})
     url = f"{'https' if chosen.get('OCRSVC_TLS_CERTIFICATE') else 'http'}://127.0.0.1:{free_port()}"
@@ -163,7 +163,7 @@ def started(env: Mapping[str, str] | None = None, root: Path = ROOT) -> Iterator
 
 @contextlib.contextmanager
 def started_or_at(url: str | None, pid: int | None = None, env: Mapping[str, str] | None = None) -> Iterator[Service]:
-    """The running service at `url`, whose arbiter is `pid` if that is known; without a URL one that is started here."""
+    """Use the running service at `url` (arbiter `pid`, if known); without a URL, start one."""
     if url is None:
         with started(env) as service:
             yield service

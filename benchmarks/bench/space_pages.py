@@ -1,4 +1,4 @@
-"""Draws pages of Latin words as scanners and cameras leave them: words that are known, as JPEG of several qualities."""
+"""Draws pages of known Latin words as scanners and cameras produce them, as JPEG of several qualities."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FACES: Final = ("Sans", "Serif")
 _FONTS: Final = Path("/usr/share/fonts/truetype/dejavu")
 _A4_INCHES: Final = (8.27, 11.69)
 _MARGIN: Final = 0.08  # of the page's width, on each side
-_PITCH: Final = 1.5  # of the type's size
-_MAX_WORDS: Final = 400  # of a page: large pages of small type would take minutes
-_PAPER, _INK, _BLUR_PX, _GRAIN = 246, 40, 0.6, 6.0  # of a scan
+_PITCH: Final = 1.5  # times the font size
+_MAX_WORDS: Final = 400  # per page, because large pages of small type would take minutes
+_PAPER, _INK, _BLUR_PX, _GRAIN = 246, 40, 0.6, 6.0  # for a scanned page
 
 _TEXT: Final = """
 of to in is it on as by at or an we up so no if do go me the and was for that with from this have not but one were has
@@ -31,19 +31,19 @@ story plain clear night north south round world still often young horse train wh
 
 @dataclass(frozen=True, slots=True)
 class SpacedPage:
-    """A page whose words are known: the picture, and its lines."""
+    """A page with known text: the picture and its lines."""
 
     picture: Image.Image
     lines: Sequence[str]
 
     @property
     def text(self) -> str:
-        """All lines."""
+        """All lines, joined."""
         return "\n".join(self.lines)
 
 
 def draw_page(seed: int, face: str, size_px: int, dpi: int, *, grain: bool) -> SpacedPage:
-    """An A4 page of words in black on white; with grain, as a scanner sees it."""
+    """Draw an A4 page of black words on white; with `grain`, as a scanner would produce it."""
     chosen, known = random.Random(seed), _TEXT.split()
     width, height = (round(side * dpi) for side in _A4_INCHES)
     picture = Image.new("L", (width, height), 255)
@@ -63,7 +63,7 @@ def draw_page(seed: int, face: str, size_px: int, dpi: int, *, grain: bool) -> S
 
 
 def as_jpeg(picture: Image.Image, quality: int, dpi: int) -> bytes:
-    """The picture as a JPEG that states its resolution."""
+    """Encode the picture as a JPEG that states its resolution."""
     file = io.BytesIO()
     picture.save(file, "JPEG", quality=quality, dpi=(dpi, dpi))
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""Clients over HTTP and gRPC that ask without a pause, and check which version has answered, and with which text."""
+"""HTTP and gRPC clients that send requests without pause, and check the version and text of each answer."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from grpc_support import V2, infer_request, raw_outputs, strings, unary
 LIMIT_S = 60.0
 
 Ask = Callable[[], tuple[str, str]]
-"""One request; gives the version that answers, and its text. Raises what went wrong."""
+"""Sends one request; returns the answer's version and text. Raises any failure."""
 
 
 @dataclass
 class Seen:
-    """What clients have seen; each line of `wrong` is one failure.
+    """Results of the clients.
 
     Attributes:
-        answers: By version.
-        wrong: What went wrong, and how often.
-        at_s: When each answer came, in monotonic seconds.
-        slowest_s: Of a single request.
+        answers: Number of right answers by version.
+        wrong: Number of failures by message.
+        at_s: Monotonic seconds at which each answer came.
+        slowest_s: Duration of the slowest request.
     """
 
     answers: Counter[str] = field(default_factory=Counter)
@@ -45,21 +45,21 @@ class Seen:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def longest_gap_s(self) -> float:
-        """Between any two answers that followed each other."""
+        """Longest time between two consecutive answers."""
         times_s = sorted(self.at_s)
         return max((later - earlier for earlier, later in pairwise(times_s)), default=0.0)
 
 
 @contextmanager
 def asking(askers: list[Ask], texts: Callable[[str], str | None]) -> Iterator[Seen]:
-    """Clients that ask over and over while the block lasts.
+    """Run clients that send requests until the block ends.
 
     Args:
-        askers: One for each client.
-        texts: The text of a version; None for one that must not answer.
+        askers: One per client.
+        texts: Returns the expected text of a version; None if it must not answer.
     """
     seen, done = Seen(), threading.Event()
-    clients = [threading.Thread(target=_ask_on, args=(ask, texts, seen, done)) for ask in askers]
+    clients = [threading.Thread(target=_keep_asking, args=(ask, texts, seen, done)) for ask in askers]
     for client in clients:
         client.start()
     try:
@@ -70,16 +70,16 @@ def asking(askers: list[Ask], texts: Callable[[str], str | None]) -> Iterator[Se
             client.join()
 
 
-def _ask_on(ask: Ask, texts: Callable[[str], str | None], seen: Seen, done: threading.Event) -> None:
+def _keep_asking(ask: Ask, texts: Callable[[str], str | None], seen: Seen, done: threading.Event) -> None:
     while not done.is_set():
         began_s, fault = time.monotonic(), ""
         try:
             version, text = ask()
             wanted = texts(version)
             if wanted is None:
-                fault = f"the version {version} answered"
+                fault = f"version {version} answered, but must not serve"
             elif text != wanted:
-                fault = f"the version {version} answered with the text of another: {text[:100]}"
+                fault = f"version {version} answered with a wrong text: {text[:100]}"
         except Exception as error:  # noqa: BLE001  whatever fails is a failed request
             version, fault = "", f"{type(error).__name__}: {str(error)[:200]}"
         now_s = time.monotonic()
@@ -91,7 +91,7 @@ def _ask_on(ask: Ask, texts: Callable[[str], str | None], seen: Seen, done: thre
 
 
 def http_asker(url: str, page: bytes) -> Ask:
-    """A client that keeps its connection."""
+    """A client of the native API on a kept-alive connection."""
     place = urlsplit(url)
     connection = http.client.HTTPConnection(str(place.hostname), place.port or 80, timeout=LIMIT_S)
 
@@ -108,7 +108,7 @@ def http_asker(url: str, page: bytes) -> Ask:
 
 
 def grpc_asker(port: int, page: bytes, model: str) -> Ask:
-    """A client of KServe v2, with a channel of its own."""
+    """A KServe v2 client on its own channel."""
     channel = grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)])
     infer = unary(channel, V2 + "ModelInfer", "inference.ModelInferResponse")
     request = infer_request(page, model=model)

@@ -1,4 +1,4 @@
-"""Versions of models for the benchmark of swaps: good ones and bad ones, of the fake engine or of real models."""
+"""Good and bad model versions for the swap benchmark, of the fake engine or of real models."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ocrsvc.engines.model.files import MANIFEST, write_manifest
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau"
 BAD = {4: "truncated", 8: "wrong digest", 11: "wrong dictionary", 15: "slower than allowed", 18: "reads garbage"}
-"""The bad ones of twenty, and what is wrong with them."""
+"""The bad ones among twenty versions, each with its fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwapVersion:
-    """One version to copy.
+    """A version to copy into the repository.
 
     Attributes:
-        number: Of the version.
-        fault: What is wrong with it; "" for a good one.
-        folder: Where it lies, whole, outside the repository.
+        number: Version number.
+        fault: Its fault; "" for a good version.
+        folder: Its complete files, outside the repository.
     """
 
     number: int
@@ -35,7 +35,7 @@ Maker = Callable[[Path, int, str], None]
 
 
 def make_versions(folder: Path, count: int, make: Maker) -> list[SwapVersion]:
-    """The first version, which is good, and so many to come after it."""
+    """Make a good first version and `count` more."""
     found = []
     for number in range(1, count + 2):
         fault, own = BAD.get(number - 1, ""), folder / str(number)
@@ -46,7 +46,7 @@ def make_versions(folder: Path, count: int, make: Maker) -> list[SwapVersion]:
 
 
 def copy_into(repository: Path, name: str, version: SwapVersion) -> None:
-    """Copy a version as `cp` does, its manifest last."""
+    """Copy a version into the repository, its manifest last."""
     target = repository / name / str(version.number)
     target.mkdir(parents=True)
     for file in sorted(version.folder.rglob("*")):
@@ -59,7 +59,7 @@ def copy_into(repository: Path, name: str, version: SwapVersion) -> None:
 
 
 def fake_maker(burn_s: float, latency_s: float, load_s: float = 0.0) -> Maker:
-    """Versions of the fake engine, each with a text of its own, which take so long a page, and to load."""
+    """Makes versions of the fake engine, each with its own text; the arguments set the times per page and to load."""
 
     def make(folder: Path, number: int, fault: str) -> None:
         settings: dict[str, object] = {"fake_burn_s": burn_s, "fake_latency_s": latency_s, "fake_text": text(number)}
@@ -83,7 +83,7 @@ def fake_maker(burn_s: float, latency_s: float, load_s: float = 0.0) -> Maker:
 
 
 def text(number: int) -> str:
-    """What a version of the fake engine reads."""
+    """The text that a version of the fake engine reads."""
     return f"{WORDS} version{number}"
 
 
@@ -93,7 +93,7 @@ class RealParts:
 
     Attributes:
         detection, recognition: ONNX models.
-        dictionary: A class in a line.
+        dictionary: One class per line.
     """
 
     detection: Path
@@ -102,7 +102,7 @@ class RealParts:
 
 
 def parts_in(folder: Path) -> RealParts:
-    """Those of a folder of PaddleOCR's: det/det.onnx, rec/rec.onnx, and the dictionary in rec/inference.yml."""
+    """The parts in a PaddleOCR folder: det/det.onnx, rec/rec.onnx, and the dictionary in rec/inference.yml."""
     import yaml
 
     described: Mapping[str, object] = yaml.safe_load((folder / "rec" / "inference.yml").read_text("utf-8"))
@@ -115,7 +115,7 @@ def parts_in(folder: Path) -> RealParts:
 
 
 def real_maker(parts: RealParts, slow: RealParts) -> Maker:
-    """Versions of a real model, which differ in a file that nothing reads; `slow` is one that takes longer."""
+    """Makes versions of a real model that differ in an unused file; the slow version is made from `slow`."""
 
     def make(folder: Path, number: int, fault: str) -> None:
         chosen = slow if fault == "slower than allowed" else parts

@@ -1,4 +1,4 @@
-"""Texts that were read, kept in a file of JSON lines, and what differs between two readings."""
+"""Saves the texts of a run as JSON lines, and compares the texts of two runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Texts = Sequence[str | None]
 
 
 def write_texts(file: Path, corpus: Corpus, texts: Texts) -> None:
-    """One line a page: {"file", "text"}, the text null where reading failed."""
+    """Write a JSON line per page: {"file", "text"}, with a null text where reading failed."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", encoding="utf-8") as lines:
         for page, text in zip(corpus.pages, texts, strict=True):
@@ -22,17 +22,17 @@ def write_texts(file: Path, corpus: Corpus, texts: Texts) -> None:
 
 
 def read_texts(file: Path, corpus: Corpus) -> list[str | None]:
-    """The texts of the corpus's pages; exits when one of them is not in the file."""
+    """The texts of the corpus's pages; exits if one is missing from the file."""
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     found = {row["file"]: row["text"] for row in rows}
-    lacking = [page.row["file"] for page in corpus.pages if page.row["file"] not in found]
-    if lacking:
-        sys.exit(f"{file} has no text of {len(lacking)} pages, such as {lacking[0]}.")
+    missing = [page.row["file"] for page in corpus.pages if page.row["file"] not in found]
+    if missing:
+        sys.exit(f"{file} has no text of {len(missing)} pages, such as {missing[0]}.")
     return [found[page.row["file"]] for page in corpus.pages]
 
 
 def differences(corpus: Corpus, before: Texts, after: Texts) -> Iterator[str]:
-    """A line for each page that reads differently, then one with the F1 and CER of both readings."""
+    """Yields a line for each page with a changed text, then one with F1 and CER of both runs."""
     different = 0
     for page, old, new in zip(corpus.pages, before, after, strict=True):
         if old != new:
@@ -47,7 +47,7 @@ def differences(corpus: Corpus, before: Texts, after: Texts) -> Iterator[str]:
 
 
 def _changed_lines(old: str | None, new: str | None) -> str:
-    """How many lines of each reading the other lacks."""
+    """Describes how many lines the two texts do not share."""
     before, after = (set((text or "").splitlines()) for text in (old, new))
     if before == after:
         return "the same lines in another order"

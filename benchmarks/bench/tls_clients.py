@@ -1,4 +1,4 @@
-"""Clients that shake hands, or stop in the middle of it, or keep asking on a connection."""
+"""TLS clients that complete handshakes, stop halfway, or send requests continuously."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIMIT_S = 30.0
 
 
 def client_context(version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
-    """Verifies nothing, which costs the client and not the service; of one version where that is asked for."""
+    """A context without verification, which would only cost the client; `version` fixes the TLS version."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if version is not None:
@@ -28,7 +28,7 @@ def client_context(version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
 
 
 def shake_hands(address: tuple[str, int], version: int, seconds: float) -> int:
-    """How many handshakes one client made, each on a connection of its own, which it closes."""
+    """Number of handshakes that one client completes, each on a new connection."""
     context, until_s, count = client_context(ssl.TLSVersion(version)), time.monotonic() + seconds, 0
     while time.monotonic() < until_s:
         with socket.create_connection(address, timeout=_LIMIT_S) as wire, context.wrap_socket(wire):
@@ -37,9 +37,9 @@ def shake_hands(address: tuple[str, int], version: int, seconds: float) -> int:
 
 
 def handshakes(service: Service, version: ssl.TLSVersion, clients: int, seconds: float) -> int:
-    """How many so many clients made, in processes of their own."""
+    """Total number of handshakes of `clients` client processes."""
     with ProcessPoolExecutor(clients, mp_context=get_context("spawn")) as pool:
-        # The processes start first.
+        # Start all processes before the measurement.
         list(pool.map(time.sleep, [0.2] * clients))
         address = (service.host, service.port)
         made = [pool.submit(shake_hands, address, int(version), seconds) for _ in range(clients)]
@@ -48,7 +48,7 @@ def handshakes(service: Service, version: ssl.TLSVersion, clients: int, seconds:
 
 @contextlib.contextmanager
 def half_handshakes(service: Service, count: int) -> Iterator[None]:
-    """So many connections that stay in the middle: silent, with half of a first message, or never answering."""
+    """Keep `count` handshakes incomplete: silent, after half a ClientHello, or after a whole one without a reply."""
     outgoing = ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         client_context().wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
@@ -61,7 +61,7 @@ def half_handshakes(service: Service, count: int) -> Iterator[None]:
 
 
 def latencies_s(service: Service, requests: int) -> list[float]:
-    """The seconds of so many health checks, one after the other on a kept connection."""
+    """Seconds of each of `requests` health checks in a row on a kept-alive connection."""
     connection, found = connect(service.url, _LIMIT_S), []
     for _ in range(requests):
         began_s = time.perf_counter()
@@ -73,10 +73,10 @@ def latencies_s(service: Service, requests: int) -> list[float]:
 
 
 class Askers:
-    """Clients that keep asking until the block ends, half of them on kept connections and half on new ones.
+    """Clients that send requests until the block ends, half of them on kept-alive and half on new connections.
 
     Attributes:
-        answers: How many were right.
+        answers: Number of successful answers.
         failures: What went wrong, as text.
     """
 

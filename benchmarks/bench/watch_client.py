@@ -2,10 +2,10 @@
 
     python benchmarks/bench/watch_client.py PLAN.json
 
-A process of its own, so that what the attack costs its sender does not count. Each request is due at its own time and
-its latency counts from then, so that requests held up by one before them count as late. Every request is a line of JSON
-on stdout as soon as it is over: its kind, when it was due and how long it took (both on the monotonic clock, which all
-processes share), and its status; 0 is a connection that broke or was not answered in time, 1 a wrong answer.
+They run in a separate process, so that the attack's cost to its sender does not distort their latencies. Each request
+has a due time and its latency counts from then, so a request delayed by an earlier one counts as late. Every finished
+request is a JSON line on stdout: kind, due time and duration (on the monotonic clock, which all processes share), and
+status. Status 0 is a broken connection or a timeout, 1 is a wrong answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
 class _Client(threading.Thread):
-    """Sends one request again and again, each over a connection of its own."""
+    """Repeats one request, each time on a new connection."""
 
     def __init__(self, plan: dict[str, Any], kind: dict[str, Any], lock: threading.Lock) -> None:
         super().__init__(daemon=True)
@@ -36,7 +36,7 @@ class _Client(threading.Thread):
         self._lock = lock
 
     def run(self) -> None:
-        """Until the process ends."""
+        """Send requests until the process ends."""
         due_s = time.monotonic()
         while True:
             time.sleep(max(0.0, due_s - time.monotonic()))
@@ -47,7 +47,7 @@ class _Client(threading.Thread):
             due_s += self._every_s
 
     def _exchange(self) -> int:
-        """The status; 0 when there was none, 1 when an answer of 200 does not hold what it should."""
+        """The answer's status; 0 without an answer, 1 for a 200 without the expected text."""
         try:
             with socket.create_connection(self._address, self._limit_s, (self._source, 0)) as wire:
                 wire.sendall(self._message)
@@ -62,7 +62,7 @@ class _Client(threading.Thread):
 
 
 def main() -> None:
-    """Until stdin is closed."""
+    """Run the clients until stdin is closed."""
     plan = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     lock = threading.Lock()
     for kind in plan["kinds"]:

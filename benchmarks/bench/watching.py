@@ -1,4 +1,4 @@
-"""Starts the clients of watch_client.py, and reports their latency and the service's memory between two moments."""
+"""Starts the clients of watch_client.py, and reports latency and service memory for any period."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _LIMIT_S = 30.0
 _HEALTH_EVERY_S = 0.05
 _MEMORY_EVERY_S = 0.05
 INNOCENT, HEALTH = "innocent", "health"
-# Addresses of their own, so that what limits each caller does not take one for the other.
+# Distinct addresses, so that per-caller limits keep the clients apart.
 INNOCENT_SOURCE, HEALTH_SOURCE, HOSTILE_SOURCE = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One request of a watching client: when it was due, how long it took, and its status."""
+    """A request of a watching client: its due time, duration and status."""
 
     due_s: float
     seconds: float
@@ -35,10 +35,10 @@ class Seen:
 
 
 class Watch:
-    """What has been seen since the start.
+    """Records the clients' requests and the service's memory.
 
     Args:
-        service: Whose memory is read.
+        service: The service to watch.
     """
 
     def __init__(self, service: Service) -> None:
@@ -49,18 +49,18 @@ class Watch:
         self._done = threading.Event()
 
     def seen(self, kind: str, from_s: float, to_s: float) -> list[Seen]:
-        """The requests that were due in this time, when the last of them has ended."""
+        """The requests due in this period; waits until the last of them has ended."""
         with self._news:
             self._news.wait_for(lambda: bool(self._seen[kind]) and self._seen[kind][-1].due_s >= to_s, 2 * _LIMIT_S)
             return [seen for seen in self._seen[kind] if from_s <= seen.due_s < to_s]
 
     def peak_mb(self, from_s: float, to_s: float) -> float:
-        """Most resident memory in this time, of all processes together."""
+        """Peak resident memory of all processes together in this period."""
         with self._news:
             return max((mb for at_s, mb in self._memory_mb if from_s <= at_s <= to_s), default=0.0)
 
     def follow(self, lines: Iterator[bytes]) -> None:
-        """Note what the clients tell, until they end."""
+        """Record the clients' lines until the clients end."""
         for line in lines:
             kind, due_s, seconds, status = json.loads(line)
             with self._news:
@@ -68,7 +68,7 @@ class Watch:
                 self._news.notify_all()
 
     def read_memory(self) -> None:
-        """Until stopped."""
+        """Sample the memory until `stop` is called."""
         while not self._done.wait(_MEMORY_EVERY_S):
             sample = (time.monotonic(), self._service.processes.rss_mb())
             with self._news:
@@ -80,20 +80,20 @@ class Watch:
 
 
 def quantile_ms(seen: Sequence[Seen], share: float) -> float:
-    """The latency in milliseconds that this share did not exceed; 0 when there are none."""
+    """The latency in milliseconds that this share did not exceed; 0 without requests."""
     ordered = sorted(one.seconds for one in seen)
     return 1000 * ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 @contextmanager
 def watching(service: Service, message: bytes, expected: str, per_s: float) -> Iterator[Watch]:
-    """Clients at work, and memory being read.
+    """Run the clients and sample the memory while the block runs.
 
     Args:
-        service: What is watched.
-        message: The innocent client's whole request, whose connection ends with the answer.
-        expected: What its answer must hold.
-        per_s: How often it is sent.
+        service: The service to watch.
+        message: The innocent client's complete request, with Connection: close.
+        expected: Text that its answer must contain.
+        per_s: How many times per second it is sent.
     """
     health = f"GET /healthz HTTP/1.1\r\nHost: {service.host}:{service.port}\r\nConnection: close\r\n\r\n".encode()
     with tempfile.TemporaryDirectory() as folder:

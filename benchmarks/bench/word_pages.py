@@ -1,7 +1,7 @@
-"""Draws pages whose words' places are known: fonts, sizes, scripts, slant and resolution vary.
+"""Draws pages with known word boxes in varied fonts, sizes, scripts, slants and resolutions.
 
-Everything is drawn with Pillow from the fonts of the machine (Debian: fonts-liberation, fonts-dejavu, fonts-noto-cjk).
-A word is what stands between spaces; of Chinese, each character is one.
+Pillow draws them with the machine's fonts (Debian: fonts-liberation, fonts-dejavu, fonts-noto-cjk). A word is a run
+between spaces; each Chinese character is a word.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHINESE: Final = {
     "heavy": _FONTS / "opentype/noto/NotoSansCJK-Bold.ttc",
     "song": _FONTS / "opentype/noto/NotoSerifCJK-Regular.ttc",
 }
-_SIMPLIFIED: Final = 2  # of the faces in a Noto CJK collection
+_SIMPLIFIED: Final = 2  # index of the Simplified Chinese face in a Noto CJK collection
 
 PROSE: Final = """
 The harbour office keeps a record of every ship that comes in, and a clerk writes down its name, its flag and the hour.
@@ -74,14 +74,14 @@ MIXED: Final = """
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Word:
-    """One word of a page: its text, and three frames that people take for its box.
+    """A word of a page: its text, and three common definitions of its box.
 
     Attributes:
         text: Without spaces.
-        ink: Around its ink.
-        bounds: What Pillow says that it takes: from its origin to where the next character begins, or its ink if that
-            is more; and from the top of its ink to the bottom.
-        type: Its advance width, from the font's ascent to its descent, as browsers have it.
+        ink: Box around its ink.
+        bounds: Box by Pillow's getbbox: horizontally from the origin to the advance or the end of the ink, whichever is
+            larger; vertically around the ink.
+        type: Box of its advance width, from the font's ascent to its descent, as in browsers.
     """
 
     text: str
@@ -95,11 +95,11 @@ class DrawnPage:
     """A page and its words.
 
     Attributes:
-        name: What is on it.
-        kind: latin, chinese, mixed; slanted, low or vertical, where it differs by that.
+        name: Describes the content.
+        kind: latin, chinese, mixed or table; for modified pages slanted, low or vertical.
         pixels: (H, W, 3) BGR, uint8.
-        words: Those with letters, digits or Chinese characters; lone marks are on the page, but not here.
-        language: Of the page, as Tesseract names it.
+        words: Words with letters, digits or Chinese characters; punctuation marks are drawn but not listed.
+        language: Tesseract's name of the language.
     """
 
     name: str
@@ -110,7 +110,7 @@ class DrawnPage:
 
 
 class _Sheet:
-    """A white page that words are drawn on."""
+    """A white page to draw words on."""
 
     def __init__(self, width: int, height: int, ink: int = 0, paper: int = 255) -> None:
         self._image, self._ink = Image.new("L", (width, height), paper), ink
@@ -118,7 +118,7 @@ class _Sheet:
         self.words: list[Word] = []
 
     def write(self, x: float, baseline: float, text: str, font: ImageFont.FreeTypeFont) -> float:
-        """Draw one run without spaces at a point, note its words, and say where it ends."""
+        """Draw a run without spaces at a point, record its words, and return the x where it ends."""
         self._draw.text((x, baseline), text, fill=self._ink, font=font, anchor="ls")
         self.words += place_words(x, baseline, text, font)
         return x + font.getlength(text)
@@ -128,17 +128,17 @@ class _Sheet:
         return np.ascontiguousarray(np.array(self._image.convert("RGB")))
 
     def page(self, name: str, kind: str, language: str) -> DrawnPage:
-        """The page with those of its words that count."""
+        """The finished page with its countable words."""
         return DrawnPage(name, kind, self.pixels(), counted(self.words), language)
 
 
 def counted(words: Sequence[Word]) -> list[Word]:
-    """Those with letters, digits or Chinese characters."""
+    """The words with letters, digits or Chinese characters."""
     return [word for word in words if any(map(str.isalnum, word.text))]
 
 
 def place_words(x: float, baseline: float, text: str, font: ImageFont.FreeTypeFont) -> list[Word]:
-    """The words of a text that is drawn at a point."""
+    """The words of a text drawn at a point."""
     ascent, descent = font.getmetrics()
     words = []
     for begin, end in _spans(text):
@@ -151,7 +151,7 @@ def place_words(x: float, baseline: float, text: str, font: ImageFont.FreeTypeFo
 
 
 def _ink_of(text: str, font: ImageFont.FreeTypeFont) -> Frame:
-    """The frame around the pixels that are more than half inked, from the origin of the text."""
+    """Box around the pixels that are more than half inked, relative to the text's origin."""
     size = math.ceil(font.size)
     sheet = Image.new("L", (math.ceil(font.getlength(text)) + 2 * size, 4 * size))
     ImageDraw.Draw(sheet).text((size, 2 * size), text, fill=255, font=font, anchor="ls")
@@ -161,12 +161,12 @@ def _ink_of(text: str, font: ImageFont.FreeTypeFont) -> Frame:
 
 
 def is_han(character: str) -> bool:
-    """Whether it is a word by itself: a Chinese character, or a mark as wide as one."""
+    """Whether the character counts as a word: a Chinese character or a full-width mark."""
     return "\u2e80" <= character <= "\u9fff" or character in "，。！？：；（）"
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where the words of a text begin and end."""
+    """Start and end index of each word of a text."""
     begin = 0
     for place in range(1, len(text) + 1):
         if place == len(text) or text[place] == " " or is_han(text[place]) or is_han(text[place - 1]):
@@ -180,7 +180,7 @@ def _face(file: Path, size: int) -> ImageFont.FreeTypeFont:
 
 
 def _prose(font: ImageFont.FreeTypeFont, size: int, *, columns: int = 1, dark: bool = False) -> _Sheet:
-    """Running text, ragged right."""
+    """Draw running text, ragged right."""
     width = max(700, size * 34)
     sheet = _Sheet(width, size * 34 // columns + 60, *((235, 40) if dark else (0, 255)))
     column_px = (width - 60) // columns
@@ -199,7 +199,7 @@ def _prose(font: ImageFont.FreeTypeFont, size: int, *, columns: int = 1, dark: b
 
 
 def _table(font: ImageFont.FreeTypeFont, size: int) -> _Sheet:
-    """Rows of an item and numbers in columns."""
+    """Draw a table of items with columns of numbers."""
     rows = TABLE.strip().splitlines()
     sheet = _Sheet(size * 30 + 60, round(size * 1.8 * len(rows)) + 60)
     for row, text in enumerate(rows):
@@ -215,7 +215,7 @@ def _table(font: ImageFont.FreeTypeFont, size: int) -> _Sheet:
 
 
 def _han(font: ImageFont.FreeTypeFont, size: int, texts: Sequence[str], in_line: int) -> _Sheet:
-    """Chinese lines, with what spaces they have."""
+    """Draw lines of Chinese, keeping their spaces."""
     lines = [text[begin : begin + in_line] for text in texts for begin in range(0, len(text), in_line)]
     sheet = _Sheet(size * in_line + 80, round(size * 1.7 * len(lines)) + 60)
     for row, line in enumerate(lines):
@@ -226,7 +226,7 @@ def _han(font: ImageFont.FreeTypeFont, size: int, texts: Sequence[str], in_line:
 
 
 def _vertical(font: ImageFont.FreeTypeFont, size: int) -> _Sheet:
-    """Columns of Chinese, from right to left."""
+    """Draw vertical columns of Chinese, from right to left."""
     text = [character for character in HAN if is_han(character) and character not in "，。：、"]
     sheet = _Sheet(size * 12 + 60, size * 14 + 80)
     for place, character in enumerate(text[:72]):
@@ -236,7 +236,7 @@ def _vertical(font: ImageFont.FreeTypeFont, size: int) -> _Sheet:
 
 
 def slanted(page: DrawnPage, degrees: float) -> DrawnPage:
-    """The page, turned clockwise a little; the words' frames are those around what was turned."""
+    """The page rotated clockwise by a few degrees, with upright boxes around the rotated words."""
     height, width = page.pixels.shape[:2]
     matrix = cv2.getRotationMatrix2D((width / 2, height / 2), -degrees, 1.0)
     margin = math.ceil(abs(math.sin(math.radians(degrees))) * max(height, width) / 2)
@@ -256,12 +256,12 @@ def slanted(page: DrawnPage, degrees: float) -> DrawnPage:
 
 
 def move_word(word: Word, move: Callable[[Frame], Frame]) -> Word:
-    """The word with its frames moved."""
+    """The word with all its boxes transformed."""
     return replace(word, ink=move(word.ink), bounds=move(word.bounds), type=move(word.type))
 
 
 def shrunk(page: DrawnPage, scale: float, quality: int) -> DrawnPage:
-    """The page at less resolution, and after JPEG compression."""
+    """The page at a lower resolution, after JPEG compression."""
     small = cv2.resize(page.pixels, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
     data = cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, quality])[1]
     pixels = np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR), np.uint8)
@@ -272,7 +272,7 @@ def shrunk(page: DrawnPage, scale: float, quality: int) -> DrawnPage:
 
 
 def word_pages() -> list[DrawnPage]:
-    """All pages: of Latin text, Chinese and both, some of them slanted or small."""
+    """All pages: Latin, Chinese and mixed text, some slanted or at a low resolution."""
     latin = [
         _prose(_face(file, size), size, columns=columns, dark=dark).page(f"{name}{size}", "latin", "eng")
         for (name, file), size, columns, dark in zip(

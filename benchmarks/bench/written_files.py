@@ -1,4 +1,4 @@
-"""What a service wrote to files, as strace has seen it, and which files its processes have open or mapped."""
+"""What a service wrote to files, from a strace log, and which files its processes have open or mapped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Final
 from bench.processes import family_of
 
 _CALLS: Final = "write,pwrite64,writev,pwritev,pwritev2,sendfile,copy_file_range,mmap"
-# A call, the descriptor's number, and its path in hexadecimal digits as -y and -xx print it.
+# A call, its file descriptor, and the descriptor's path in hexadecimal, as strace prints it with -y and -xx.
 _WRITTEN: Final = re.compile(rb"^\d+ +(write|pwrite64|writev|pwritev2?)\(\d+<((?:\\x..)+)>")
 _COPIED: Final = re.compile(rb"^\d+ +(?:sendfile\(|copy_file_range\(\d+<[^>]*>[^,]*, [^,]+, )\d+<((?:\\x..)+)>")
 _MAPPED: Final = re.compile(rb"^\d+ +mmap\([^,]+, [^,]+, PROT_[A-Z_|]*WRITE[^,]*, MAP_SHARED[^,]*, \d+<((?:\\x..)+)>")
@@ -24,7 +24,7 @@ _REGULAR_MAPPING: Final = re.compile(r"^\S+ (\S+) \S+ \S+ (\d+) +(/.+)$")
 
 
 def strace_command(log: Path) -> list[str]:
-    """What is put before a command to have its writes logged; the process keeps its id. Exits without strace."""
+    """Command prefix that logs a command's writes and keeps its process id. Exits if strace is missing."""
     strace = shutil.which("strace")
     if strace is None:
         sys.exit("strace is not installed: apt-get install strace")
@@ -33,7 +33,7 @@ def strace_command(log: Path) -> list[str]:
 
 
 def read_writes(log: Path) -> dict[str, bytearray]:
-    """What was written to files with a name on a disk, by path, one write after the other."""
+    """Bytes written to regular files by path, in order."""
     written: dict[str, bytearray] = {}
     with log.open("rb") as lines:
         for line in lines:
@@ -45,7 +45,7 @@ def read_writes(log: Path) -> dict[str, bytearray]:
 
 
 def read_unseen(log: Path) -> Iterator[str]:
-    """Files that were written to without a call that names the data: copied by the kernel, or mapped."""
+    """Files written without the data in the log: copied by the kernel, or mapped."""
     with log.open("rb") as lines:
         for line in lines:
             found = _COPIED.match(line) or _MAPPED.match(line)
@@ -54,7 +54,7 @@ def read_unseen(log: Path) -> Iterator[str]:
 
 
 def files_in_use(pid: int) -> Iterator[str]:
-    """Files on a disk that the process and its descendants have mapped, or open for writing."""
+    """Regular files that the process and its descendants have mapped, or open for writing."""
     for one in family_of(pid):
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{one}/maps").read_text("utf-8", "replace").splitlines():
@@ -80,5 +80,5 @@ def _is_file(path: str) -> bool:
 
 
 def _decoded(text: bytes) -> bytes:
-    """The bytes that strace writes as hexadecimal digits."""
+    """Decode strace's hexadecimal digits."""
     return bytes.fromhex(text.decode("ascii").replace("\\x", ""))
