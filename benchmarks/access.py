@@ -1,22 +1,22 @@
-"""What API keys cost, and that what is counted is exact while workers are replaced and killed.
+"""Measures the cost of API keys, and checks that usage counts stay exact while workers are replaced and killed.
 
     python benchmarks/access.py [--rounds 8] [--requests 1000] [--clients 4] [--most 0.15]
     python benchmarks/access.py --paired 8000 --clients 64 --workers 4 [--most 0.3]
     python benchmarks/access.py --exact 100000 [--upheavals 60] --workers 2 [--redis]
 
-The first compares services without keys, with keys in SQLite and with keys in a Redis of its own; of the latter two a
-key without limits and one with all four. They run side by side and are asked in turn, in another order each round; of
-each slice the processor time of the service's processes for a request is taken, and from it that of the service without
-keys in the same round. Exit code 1 when a key with limits costs more than --most.
+The first run compares processor time per request of a service without keys, one with keys in SQLite and one with keys
+in its own Redis. Each store has a key without limits and a key with all four. The services run side by side and are
+loaded in turn, in another order each round; each figure is compared with the service without keys in the same round.
+Exit code 1 if a key with limits costs more than --most.
 
-The second measures how long a client waits: each sends the same request to a service without keys, to one with keys in
-SQLite and to one with keys in Redis, one after the other in turning order, with pauses that leave the machine idle half
-of the time. Exit code 1 when the median of the differences, or the difference of the 99th percentiles, exceeds --most.
+The second run measures how long a client waits. Each client sends the same request to all services one after the other,
+in rotating order, with pauses that leave the machine idle half of the time. Exit code 1 if the median of the
+differences, or the difference of the 99th percentiles, exceeds --most.
 
-The third sends requests to one service until so many are answered, and meanwhile asks a worker for a successor or
-kills one with SIGKILL, in turn. Each client has a key of its own, so that at most one of its requests is under way. A
-page counts when its answer is made: of each client as many must be counted as were answered, and of those requests that
-broke off with a worker some, which is said. Exit code 1 when that is not so, or anything stays reserved.
+The third run sends requests to one service until --exact are answered, and meanwhile alternately replaces a worker and
+kills one with SIGKILL. Each client has its own key, so at most one request per key is in flight. A page is counted when
+its answer is made: every answered request must be counted, and of the requests that broke off with a worker some may
+be; their number is printed. Exit code 1 if a count is wrong or a reservation remains.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from ocrsvc.access.key_store import KeyStore, day_of
 from ocrsvc.access.manage_keys import add_key, check_store, open_store
 
 ENVIRONMENT = {"OCRSVC_ENGINE": "fake"}
-# None of them is reached: a request that is refused would cost less.
+# High enough never to be reached: a refused request would cost less.
 LIMITS = KeyLimits(requests_per_s=1e6, concurrency=1000, pages_a_day=10**9, pages_a_month=10**9)
-# Those of a killed worker are given back when its successor begins; without one, when its lease ends.
+# A killed worker's reservations are released when its successor starts, or else when its lease ends.
 _RETURN_S = 10.0
 _WARM_ROUNDS = 5
 _PAUSE_S = 1.5
@@ -64,7 +64,7 @@ class Side:
     """One service with one key.
 
     Attributes:
-        cpu_ms: Of each round: processor time of the service for a request.
+        cpu_ms: Processor time of the service per request, one value per round.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Side:
     cpu_ms: list[float] = field(default_factory=list)
 
     def run(self, requests: int) -> None:
-        """One slice."""
+        """Send `requests` requests and record the processor time per request."""
         began = sum(client.tally.answered for client in self.clients)
         before_s = self.service.processes.cpu_s()
         send_all(self.clients, began + requests)
@@ -85,7 +85,7 @@ class Side:
 
 @contextlib.contextmanager
 def running_redis(folder: Path) -> Iterator[str]:
-    """The URL of a Redis of our own; exits where there is none."""
+    """Start a Redis server; yields its URL. Exits if Redis is not installed."""
     program = shutil.which("redis-server")
     if program is None:
         sys.exit("redis-server is not installed: apt-get install redis-server")
@@ -109,7 +109,7 @@ def stores(folder: Path) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def all_sides(arguments: argparse.Namespace) -> Iterator[list[Side]]:
-    """A service without keys, and one for each store with its two keys."""
+    """A service without keys, and one service per store, each with two keys."""
     env = {**ENVIRONMENT, "OCRSVC_WORKERS": str(arguments.workers)}
     with tempfile.TemporaryDirectory() as folder, stores(Path(folder)) as addresses, ExitStack() as stack:
         bare = stack.enter_context(started(env))
@@ -125,7 +125,7 @@ def all_sides(arguments: argparse.Namespace) -> Iterator[list[Side]]:
 
 
 def measure_pairs(arguments: argparse.Namespace) -> int:
-    """The second run; 0 when a client with a key waits no longer than it may."""
+    """The second run; returns 0 if no client with a key waits longer than --most."""
     with all_sides(arguments) as sides:
         waits_ms: list[list[float]] = [[] for _ in sides]
         rounds = max(1, arguments.paired // arguments.clients)
@@ -140,7 +140,7 @@ def measure_pairs(arguments: argparse.Namespace) -> int:
         for thread in threads:
             thread.join()
     bare, rows, worst_ms = waits_ms[0], list[dict[str, object]](), 0.0
-    print(f"load {os.getloadavg()[0]:.1f}, {len(bare)} requests to each")
+    print(f"load {os.getloadavg()[0]:.1f}, {len(bare)} requests per service")
     for side, waits in zip(sides, waits_ms, strict=True):
         extra_ms = statistics.median([one - other for one, other in zip(waits, bare, strict=True)])
         extra_p99_ms = percentile_99(waits) - percentile_99(bare)
@@ -154,7 +154,7 @@ def measure_pairs(arguments: argparse.Namespace) -> int:
 
 
 def send_pairs(clients: Sequence[KeyedClient], waits_ms: Sequence[list[float]], rounds: int, number: int) -> None:
-    """One client's requests: the same to each service, of which each is first as often as it is last."""
+    """Send one client's requests to every service, each first as often as last."""
     order = list(range(len(clients)))
     for turn in range(-_WARM_ROUNDS, rounds):
         time.sleep(_PAUSE_S * (1 + number % 7 / 7))
@@ -171,51 +171,51 @@ def send_pairs(clients: Sequence[KeyedClient], waits_ms: Sequence[list[float]], 
 
 
 def percentile_99(values: Sequence[float]) -> float:
-    """What 99 of 100 values do not exceed."""
+    """The 99th percentile."""
     return statistics.quantiles(values, n=100)[98]
 
 
 def measure(arguments: argparse.Namespace) -> int:
-    """The first run; 0 when a key with limits costs no more than it may."""
+    """The first run; returns 0 if no key with limits costs more than --most."""
     with all_sides(arguments) as sides:
         for number in range(arguments.rounds + 1):
-            # Each is first as often as it is last.
+            # Each side is first as often as last.
             for side in sides if number % 2 else reversed(sides):
                 side.run(arguments.requests)
     for side in sides:
-        # The first round warms up.
+        # Drop the warm-up round.
         del side.cpu_ms[0]
     return show(sides, arguments)
 
 
 def show(sides: Sequence[Side], arguments: argparse.Namespace) -> int:
-    """Print the figures, write them down, and judge them."""
+    """Print and write the figures; returns 1 if a goal is missed."""
     rows, bare = list[dict[str, object]](), sides[0]
     for side in sides:
         extra = [one - other for one, other in zip(side.cpu_ms, bare.cpu_ms, strict=True)]
         row = {"keys": side.name, "cpu_ms": statistics.median(side.cpu_ms), "extra_ms": statistics.median(extra)}
-        # What disturbs only ever adds.
+        # Disturbances only add time, so compare the fastest rounds as well.
         row["extra_of_least_ms"] = min(side.cpu_ms) - min(bare.cpu_ms)
         rows.append(row | {"least_extra_ms": min(extra), "most_extra_ms": max(extra)})
         print(
-            f"{side.name:22} {row['cpu_ms']:.3f} ms CPU a request; beside no keys {row['extra_ms']:+.3f} ms "
-            f"(rounds: {min(extra):+.3f} to {max(extra):+.3f}; least round of each: {row['extra_of_least_ms']:+.3f})"
+            f"{side.name:22} {row['cpu_ms']:.3f} ms CPU a request; compared with no keys {row['extra_ms']:+.3f} ms "
+            f"(rounds: {min(extra):+.3f} to {max(extra):+.3f}; fastest rounds: {row['extra_of_least_ms']:+.3f})"
         )
     write_result("access", {"rounds": arguments.rounds, "requests": arguments.requests, "rows": rows}, arguments.out)
     return int(any(row["extra_ms"] > arguments.most for row in rows if "four" in str(row["keys"])))
 
 
 def clients_of(service: Service, secrets: Sequence[str | None]) -> list[KeyedClient]:
-    """A client for each key."""
+    """One client per key."""
     return [KeyedClient(service, tiny_png(), secret) for secret in secrets]
 
 
 @dataclass
-class Upheaval:
-    """Replaces and kills workers, evenly over a run.
+class WorkerUpheaval:
+    """Replaces and kills workers, evenly spread over a run.
 
     Attributes:
-        replaced, killed: How many workers so far.
+        replaced, killed: Number of workers so far.
     """
 
     service: Service
@@ -224,7 +224,7 @@ class Upheaval:
     killed: int = 0
 
     def watch(self, answered: int) -> None:
-        """Do what is due after so many answers."""
+        """Replace or kill a worker if one is due after `answered` answers."""
         if answered < (self.replaced + self.killed + 1) * self.every:
             return
         workers = self.service.processes.workers()
@@ -232,14 +232,14 @@ class Upheaval:
             return
         is_kill = self.replaced > self.killed
         with contextlib.suppress(ProcessLookupError):
-            # The oldest: a young one may not have its handlers yet.
+            # Signal the oldest worker: a young one may not have its signal handlers yet.
             os.kill(workers[0], signal.SIGKILL if is_kill else signal.SIGUSR2)
             self.killed += is_kill
             self.replaced += not is_kill
 
 
 def check_exact(arguments: argparse.Namespace) -> int:
-    """The third run; 0 when every page is counted once."""
+    """The third run; returns 0 if every page is counted once."""
     with tempfile.TemporaryDirectory() as folder, stores(Path(folder)) as addresses:
         address = addresses["Redis" if arguments.redis else "SQLite"]
         check_store(address)
@@ -249,14 +249,14 @@ def check_exact(arguments: argparse.Namespace) -> int:
             env = {**ENVIRONMENT, "OCRSVC_KEYS": address, "OCRSVC_WORKERS": str(arguments.workers)}
             with started(env) as service:
                 clients = clients_of(service, secrets)
-                upheaval = Upheaval(service, arguments.exact / (arguments.upheavals + 1))
+                upheaval = WorkerUpheaval(service, arguments.exact / (arguments.upheavals + 1))
                 send_all(clients, arguments.exact, upheaval.watch)
                 counted = [settled_usage(store, name) for name in names]
     return judge(arguments, clients, counted, upheaval)
 
 
 def settled_usage(store: KeyStore, name: str) -> int:
-    """Pages counted for a key, once nothing is reserved for it any more; exits when something stays."""
+    """Pages counted for a key, once it has no reservations; exits if one remains."""
     until_s = time.monotonic() + _RETURN_S
     while (usage := store.usage(name, day_of(time.time()))).requests or usage.reserved:
         if time.monotonic() > until_s:
@@ -266,9 +266,9 @@ def settled_usage(store: KeyStore, name: str) -> int:
 
 
 def judge(
-    arguments: argparse.Namespace, clients: Sequence[KeyedClient], counted: Sequence[int], upheaval: Upheaval
+    arguments: argparse.Namespace, clients: Sequence[KeyedClient], counted: Sequence[int], upheaval: WorkerUpheaval
 ) -> int:
-    """Print the figures, write them down, and judge them."""
+    """Print and write the figures; returns 1 if a count is wrong."""
     tallies = [client.tally for client in clients]
     answered, broken = sum(tally.answered for tally in tallies), sum(tally.broken for tally in tallies)
     beyond = [pages - tally.answered for pages, tally in zip(counted, tallies, strict=True)]
@@ -290,16 +290,16 @@ def judge(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once; 0 when what the description promises holds."""
+    """Run the benchmark; returns 0 if no goal is missed and no count is wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=8, help="each asks every service")
-    parser.add_argument("--requests", type=int, default=1000, help="of a slice")
+    parser.add_argument("--rounds", type=int, default=8, help="in each, every service is loaded once")
+    parser.add_argument("--requests", type=int, default=1000, help="per service and round")
     parser.add_argument("--clients", type=int, default=4, help="at once")
     parser.add_argument("--most", type=float, default=0.15, help="milliseconds that a key with limits may cost")
     parser.add_argument("--paired", type=int, default=0, metavar="N", help="the second run, N requests to each service")
     parser.add_argument("--exact", type=int, default=0, metavar="N", help="the third run, until N are answered")
     parser.add_argument("--upheavals", type=int, default=60, help="workers replaced or killed in the third run")
-    parser.add_argument("--workers", type=int, default=1, help="of each service")
+    parser.add_argument("--workers", type=int, default=1, help="per service")
     parser.add_argument("--redis", action="store_true", help="keys in Redis in the third run; in SQLite by default")
     parser.add_argument("--out", type=Path, help="the JSON file; results/access.json or access_exact.json if left out")
     given = parser.parse_args(arguments)

@@ -6,12 +6,12 @@
     python benchmarks/accuracy.py --rapidocr defaults --texts rapidocr.jsonl
     python benchmarks/accuracy.py --engine tr_crnn --kind line --query detect=false
 
-Posts every page that has a known text to /v1/ocr of a service that is started here (or at --url), and scores the
-answers with the corpus's own scorer: tokens, characters in reading order, and spaces. The corpus falls into two halves
-by a hash of the file names: constants are chosen on the tuning half, and the reporting half shows what they are worth.
---texts keeps what was read, --against names the pages that a reading kept before has otherwise, --score scores a kept
-reading and reads nothing, --rapidocr reads with RapidOCR instead of the service. Exit code 1 when a page fails or, over
-the engine ppocr and the whole corpus, a bar (bench/bars.py) is missed; a sample of a few pages a kind proves nothing.
+Starts a service (or uses the one at --url), posts every page with a known text to /v1/ocr, and scores the answers with
+the corpus's own scorer: tokens, characters in reading order, and spaces. A hash of the file names splits the corpus in
+two halves: constants are tuned on the tuning half, and the reporting half shows the accuracy on unseen pages. --texts
+saves the texts, --against lists the pages whose text differs from saved texts, --score scores saved texts and reads
+nothing, --rapidocr reads with RapidOCR instead of the service. Exit code 1 if a page fails or, for the engine ppocr and
+the whole corpus, a bar (bench/bars.py) is missed; samples are too small to hold bars.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PAGE_LIMIT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What reading the corpus gave and took; `peak_mb` and `cpu_s` are 0 when the processes are not known."""
+    """Texts and costs of a run; `peak_mb` and `cpu_s` are 0 if the service's processes are unknown."""
 
     texts: Sequence[str | None]
     wall_s: float
@@ -58,7 +58,7 @@ class Run:
         )
 
     def as_dict(self) -> dict[str, object]:
-        """Ready to become JSON."""
+        """The costs as a JSON-ready dict."""
         count = len(self.texts)
         return {
             "wall_s": round(self.wall_s, 1),
@@ -69,7 +69,7 @@ class Run:
 
 
 def read_over_http(service: Service, corpus: Corpus, clients: int, query: str) -> Run:
-    """Post every page, so many at a time."""
+    """Post every page, `clients` at a time."""
 
     def post(file: Path) -> str | None:
         body, content_type = form_with_file(file.read_bytes(), file.name, "application/octet-stream")
@@ -89,7 +89,7 @@ def read_over_http(service: Service, corpus: Corpus, clients: int, query: str) -
 
 
 def read_with_rapidocr(files: Sequence[Path], choice: str) -> Run:
-    """The same pages with RapidOCR, one after the other. Runs in a process of its own."""
+    """Read the pages with RapidOCR, one after the other. Runs in its own process."""
     engine = open_rapidocr(choice)
     cpu_before_s, began_s = time.process_time(), time.perf_counter()
     texts = ["\n".join(getattr(engine(str(file)), "txts", None) or ()) for file in files]
@@ -98,7 +98,7 @@ def read_with_rapidocr(files: Sequence[Path], choice: str) -> Run:
 
 
 def measure_rapidocr(corpus: Corpus, choice: str) -> tuple[Run, str]:
-    """RapidOCR's run in a fresh process, so that memory and processor time are its own, and its name."""
+    """RapidOCR's run in a new process, for separate memory and processor time; also returns its name."""
     files = [page.file for page in corpus.pages]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(read_with_rapidocr, (files, choice)), f"rapidocr_{choice}"
@@ -114,7 +114,7 @@ def measure_service(asked: argparse.Namespace, corpus: Corpus) -> tuple[Run, str
 
 
 def measure(asked: argparse.Namespace, corpus: Corpus) -> tuple[Run | None, Sequence[str | None], str]:
-    """The run, if there was one, the texts, and whose they are."""
+    """The run (None for saved texts), the texts, and the name of their source."""
     if asked.score:
         return None, read_texts(asked.score, corpus), asked.score.stem
     if asked.rapidocr:
@@ -125,7 +125,7 @@ def measure(asked: argparse.Namespace, corpus: Corpus) -> tuple[Run | None, Sequ
 
 
 def check(asked: argparse.Namespace, corpus: Corpus, half: str | None) -> bool:
-    """Read, print, write; True when no page failed and, where bars hold, none is missed."""
+    """Measure, print and write; returns True if no page failed and no applicable bar is missed."""
     run, texts, name = measure(asked, corpus)
     if asked.texts:
         write_texts(asked.texts, corpus, texts)
@@ -145,21 +145,21 @@ def check(asked: argparse.Namespace, corpus: Corpus, half: str | None) -> bool:
 
 
 def main() -> int:
-    """Run once; 0 when nothing failed and no bar is missed."""
+    """Run the benchmark; returns 0 if no page failed and no bar is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
     parser.add_argument("--url", help="a running service; without it, one is started")
     parser.add_argument("--pid", type=int, help="the arbiter of that service, to watch its memory and processor time")
-    parser.add_argument("--engine", default="ppocr", help="for the service that is started")
+    parser.add_argument("--engine", default="ppocr", help="engine of the service that is started")
     parser.add_argument("--half", choices=(*HALVES, "all"), default="all", help="pages of one half only")
     parser.add_argument("--kind", help="only pages of this kind, such as line; no bars are held")
     parser.add_argument("--every", type=int, default=1, help="only every n-th page; no bars are held")
     parser.add_argument("--query", action="append", help="an option of /v1/ocr, such as detect=false; may be repeated")
-    parser.add_argument("--clients", type=int, default=2, help="pages under way at once")
-    parser.add_argument("--texts", type=Path, help="keep what was read in this file, a JSON line a page")
-    parser.add_argument("--against", type=Path, help="name the pages that read otherwise in this kept reading")
+    parser.add_argument("--clients", type=int, default=2, help="pages in flight at once")
+    parser.add_argument("--texts", type=Path, help="save the texts in this file, a JSON line per page")
+    parser.add_argument("--against", type=Path, help="list the pages whose text differs from these saved texts")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--score", type=Path, help="score this kept reading instead of reading anew")
+    source.add_argument("--score", type=Path, help="score these saved texts instead of reading the pages")
     source.add_argument("--rapidocr", choices=CHOICES, help="read with RapidOCR instead of the service")
     parser.add_argument("--out", type=Path, help="the JSON file; results/accuracy_ENGINE.json if left out")
     asked = parser.parse_args()

@@ -1,8 +1,8 @@
-"""Writes the table of docs/performance.md and the sentence of README.md from the results of benchmarks/accuracy.py.
+"""Writes the table of docs/performance.md and a sentence of README.md from the results of benchmarks/accuracy.py.
 
     python benchmarks/accuracy_doc.py [FILE]
 
-FILE is results/accuracy_ppocr.json if left out. Nothing is measured here, and nothing typed by hand there.
+FILE defaults to results/accuracy_ppocr.json. This program measures nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLUMNS: Final = (
 
 
 def table(figures: Mapping[str, Any]) -> str:
-    """All kinds, in Markdown."""
+    """The Markdown table of all kinds."""
     kinds: Kinds = figures["kinds"]
     rows = [COLUMNS, ["---"] * len(COLUMNS), *(_cells(kind, kinds) for kind in sorted(kinds["all"]))]
     return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", _caption(figures)])
@@ -69,7 +69,7 @@ def _caption(figures: Mapping[str, Any]) -> str:
 
 
 def sentence(figures: Mapping[str, Any]) -> str:
-    """What README.md says."""
+    """The sentence for README.md."""
     whole, reporting = (figures["kinds"][part][ALL] for part in ("all", "reporting"))
     return (
         f"On all {whole['pages']} pages of the corpus ocrsvc's token F1 is {whole['f1']:.3f}, on the half kept for\n"
@@ -78,7 +78,7 @@ def sentence(figures: Mapping[str, Any]) -> str:
 
 
 def main() -> int:
-    """Write both."""
+    """Write the table and the sentence."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", nargs="?", type=Path, default=RESULTS / "accuracy_ppocr.json")
     figures = json.loads(parser.parse_args().file.read_text("utf-8"))

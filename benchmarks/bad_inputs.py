@@ -2,10 +2,10 @@
 
     python benchmarks/bad_inputs.py --shared ../shared [--url http://127.0.0.1:8080 [--pid ARBITER]]
 
-Every row of bad/manifest.jsonl is posted to /v1/ocr, each followed by a good page. A violation is: a status that the
-row does not allow, any 5xx, an answer later than five seconds (or than the row's own limit), more memory than the
-row's own limit, a good page that is not answered 200 afterwards, a worker lost. Without --url the service is started
-here with the settings of the environment, and ended afterwards. Exit code 1 on any violation.
+Posts every row of bad/manifest.jsonl to /v1/ocr, each followed by a good page. Violations are: a status that the row
+does not allow, any 5xx, an answer later than five seconds (or than the row's own limit), more memory than the row's own
+limit, a good page that is not answered with 200 afterwards, and a lost worker. Without --url the benchmark starts a
+service with the settings of the environment. Exit code 1 on any violation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REST_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to send one line of the manifest."""
+    """One request for a line of the manifest."""
 
     name: str
     body: bytes
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One row, sent: its answer, the memory that it cost at its worst, and what is wrong with all that."""
+    """Result of a row: the answer, the peak memory growth, and the violations."""
 
     row: Row
     answer: Answer
@@ -57,12 +57,12 @@ class Outcome:
 
     @property
     def tokens_read(self) -> int:
-        """How many of the words on the page came back."""
+        """Number of the page's tokens in the answer."""
         return sum(token in self.answer.text for token in self.row.tokens)
 
 
 def bodies_of(line: dict[str, Any], data: bytes) -> Iterator[tuple[str, bytes, str]]:
-    """Name, body and content type of each way in which a manifest line is sent."""
+    """Name, body and content type of each request for a manifest line."""
     if line["class"] == "base64":
         text = data.decode()
         yield "form", b"image=" + quote_plus(text).encode(), "application/x-www-form-urlencoded"
@@ -76,7 +76,7 @@ def bodies_of(line: dict[str, Any], data: bytes) -> Iterator[tuple[str, bytes, s
 
 
 def read_manifest(folder: Path) -> Iterator[Row]:
-    """Every row of the manifest, in every way in which it is sent."""
+    """All requests for all lines of the manifest."""
     for text in (folder / "manifest.jsonl").read_text("utf-8").splitlines():
         line = json.loads(text)
         limit = line.get("limit", "")
@@ -95,7 +95,7 @@ def read_manifest(folder: Path) -> Iterator[Row]:
 
 
 def complain(row: Row, answer: Answer, after: Answer, growth_mb: float) -> Iterator[str]:
-    """What is wrong with a row's answer, and with the good page after it."""
+    """Violations by a row's answer and by the good page after it."""
     if answer.status not in row.expect:
         yield f"status {answer.status} is not in {list(row.expect)}: {answer.text[:120]}"
     if answer.status >= 500:
@@ -109,12 +109,12 @@ def complain(row: Row, answer: Answer, after: Answer, growth_mb: float) -> Itera
 
 
 def post_good(url: str, good: tuple[bytes, str]) -> Answer:
-    """The answer to the good page, given as body and content type."""
+    """Post the good page, given as body and content type."""
     return ask(url, "POST", "/v1/ocr", *good)
 
 
 def send(url: str, row: Row, good: tuple[bytes, str], processes: Processes) -> Outcome:
-    """Post one row, then the good page."""
+    """Post a row, then the good page."""
     processes.forget_peak()
     before_mb = processes.rss_mb()
     answer = ask(url, "POST", "/v1/ocr", row.body, row.content_type)
@@ -123,13 +123,13 @@ def send(url: str, row: Row, good: tuple[bytes, str], processes: Processes) -> O
 
 
 def at_rest_mb(processes: Processes) -> float:
-    """RSS a few seconds after the last request: an idle service gives its free memory back."""
+    """RSS a few seconds after the last request, when an idle service has released its free memory."""
     time.sleep(REST_S)
     return processes.rss_mb()
 
 
 def print_report(outcomes: Sequence[Outcome]) -> None:
-    """The figures of a run, and a table of what went wrong."""
+    """Print the figures of a run and its violations."""
     worst = max(outcomes, key=lambda outcome: outcome.answer.seconds)
     hungriest = max(outcomes, key=lambda outcome: outcome.growth_mb)
     legible = [outcome for outcome in outcomes if outcome.row.tokens and outcome.answer.status == 200]
@@ -148,7 +148,7 @@ def print_report(outcomes: Sequence[Outcome]) -> None:
 
 
 def check(service: Service, folder: Path) -> bool:
-    """Send everything; True when nothing was violated."""
+    """Send everything; returns True without violations."""
     url, processes = service.url, service.processes
     good = form_with_file((folder / GOOD).read_bytes(), GOOD, "image/png")
     for _ in range(3):
@@ -169,9 +169,9 @@ def check(service: Service, folder: Path) -> bool:
 
 
 def main() -> int:
-    """Run once; 0 when nothing was violated, else 1."""
+    """Run the benchmark; returns 0 without violations, else 1."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="the folder that holds bad/")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with bad/")
     parser.add_argument("--url", help="a running service; without it, one is started")
     parser.add_argument("--pid", type=int, help="the arbiter of that service, to watch its memory and workers")
     asked = parser.parse_args()

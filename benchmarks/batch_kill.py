@@ -1,13 +1,13 @@
-"""A batch run that dies again and again, and a disk that fills: is every page in the output once?
+"""Kills a batch run repeatedly, fills its disk, and checks that every page is in the output once.
 
     python benchmarks/batch_kill.py [--pages 200000] [--kills 5] [--seed 1] [--out FILE]
 
-Generated pages are read with the engine `fake` in child processes. All processes of the command are killed by SIGKILL
-at random moments: the first while it plans, the others at random numbers of pages. Once the work folder is removed.
-Once the destination, a tmpfs, is made so small that it fills (needs root; left out without): the command must end with
-exit code 74, and go on once there is room. At the end plan, manifests and output are compared by `--verify`, and the
-lines are counted by this program. Printed: what is missing or repeated, the seconds from each start to the first page,
-the highest memory of the command's own process, and its seconds at work.
+Generated pages are read with the engine `fake` in child processes. SIGKILL ends all processes of the command at random
+moments: first while it plans, later at random numbers of pages. Once the work folder is removed. Once the destination,
+a tmpfs, is shrunk until it is full (needs root; skipped without): the command must end with exit code 74, and continue
+once there is space. Finally `--verify` compares plan, manifests and output, and this program counts the lines. Prints
+missing and repeated pages, the seconds from each start to the first page, the peak memory of the command's first
+process, and its working time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SETTINGS = {"OCRSVC_ENGINE": "fake"}
 
 @contextmanager
 def destination(folder: Path) -> Iterator[Path]:
-    """A folder for the output: with root a file system in memory that can be made small."""
+    """A folder for the output; as root, a tmpfs that can be resized."""
     out = folder / "out"
     out.mkdir()
     if os.geteuid() != 0:
@@ -58,23 +58,23 @@ def destination(folder: Path) -> Iterator[Path]:
 
 
 def resize(out: Path, size_bytes: int) -> None:
-    """Give the destination so much room."""
+    """Resize the destination."""
     subprocess.run(["mount", "-o", f"remount,size={size_bytes}", str(out)], check=True)
 
 
 def used_bytes(out: Path) -> int:
-    """What the destination holds."""
+    """Bytes used in the destination."""
     found = os.statvfs(out)
     return (found.f_blocks - found.f_bfree) * found.f_frsize
 
 
 class Trial:
-    """The run that is killed.
+    """The batch run that is killed and restarted.
 
     Args:
-        pages: The folder of the sources.
+        pages: Folder of the sources.
         out: The destination.
-        log: Where the command's messages go.
+        log: File for the command's messages.
     """
 
     def __init__(self, pages: Path, out: Path, log: Path) -> None:
@@ -84,26 +84,26 @@ class Trial:
         self.work_s = 0.0
 
     def known(self) -> int:
-        """Pages with a result."""
+        """Number of pages with a result."""
         return known_pages(self.out)
 
     def kill_while_planning(self, after_s: float) -> None:
-        """Start, and kill after so many seconds."""
+        """Start the command, and kill it after `after_s` seconds."""
         process = self._start()
         time.sleep(after_s)
         self._end(process)
 
     def kill_at(self, pages: int) -> int:
-        """Go on, and kill when so many pages are known, or at the end; gives how many it has."""
-        process = self._go_on()
+        """Restart the command, and kill it at `pages` known pages or at its end; returns the number of known pages."""
+        process = self._restart()
         while process.is_running() and self.known() < pages:
             time.sleep(random.random() * 0.3)
         self._end(process)
         return self.known()
 
     def fill(self, pages: int) -> int:
-        """Go on, make the disk full at so many pages, and give the exit code."""
-        process = self._go_on()
+        """Restart the command, and fill the disk at `pages` known pages; returns the exit code."""
+        process = self._restart()
         while process.is_running() and self.known() < pages:
             time.sleep(0.1)
         resize(self.out, used_bytes(self.out) + FULL_AFTER_BYTES)
@@ -116,21 +116,21 @@ class Trial:
         return code if still == FULL else still
 
     def finish(self) -> int:
-        """Go on to the end; gives the exit code."""
-        process = self._go_on()
+        """Restart the command, and wait for its end; returns the exit code."""
+        process = self._restart()
         code = process.wait()
         self._note(process)
         return code
 
     def verify(self) -> tuple[int, float]:
-        """The exit code of --verify, and its seconds."""
+        """Run --verify; returns its exit code and seconds."""
         process = BatchProcess(["--verify", *self._arguments[1:]], SETTINGS, self._log)
         return process.wait(), time.monotonic() - process.began_s
 
     def _start(self) -> BatchProcess:
         return BatchProcess(self._arguments, SETTINGS, self._log)
 
-    def _go_on(self) -> BatchProcess:
+    def _restart(self) -> BatchProcess:
         before = self.known()
         process = self._start()
         self.restarts_s.append(wait_for_first_page(process, self.out, before))
@@ -147,7 +147,7 @@ class Trial:
 
 
 def run(trial: Trial, asked: argparse.Namespace) -> dict[str, object]:
-    """Kill, fill, finish and check; gives the figures."""
+    """Kill, fill the disk, finish and verify; returns the figures."""
     chance = random.Random(asked.seed)
     trial.kill_while_planning(chance.uniform(0.1, 2.0))
     moments = sorted(chance.uniform(0.02, 0.9) for _ in range(asked.kills - 1))
@@ -155,7 +155,7 @@ def run(trial: Trial, asked: argparse.Namespace) -> dict[str, object]:
     for number, moment in enumerate(moments):
         print(f"killed at {trial.kill_at(int(moment * asked.pages))} pages", flush=True)
         if number == 0:
-            # The machine's own disk is lost: its parts in work are read again.
+            # The work folder is lost, so its unfinished parts are read again.
             shutil.rmtree(trial.out / "_ocrsvc/work")
             print("work folder lost", flush=True)
         if number == len(moments) // 2 and os.geteuid() == 0:
@@ -167,7 +167,7 @@ def run(trial: Trial, asked: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> int:
-    """Run once; 1 when a page is missing or repeated, or a goal is missed."""
+    """Run the benchmark; returns 1 if a page is missing or repeated, or a goal is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pages", type=int, default=200_000)
     parser.add_argument("--kills", type=int, default=5)

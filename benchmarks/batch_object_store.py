@@ -1,13 +1,13 @@
-"""`ocrsvc batch` into S3 with faults, killed again and again: what is in the output, and how many requests it took.
+"""`ocrsvc batch` to a faulty S3, killed repeatedly: checks the output and counts the requests.
 
     python benchmarks/batch_object_store.py                          2,000 pages, 5 kills, 2 % of the requests fail
-    python benchmarks/batch_object_store.py --pages 20000 --owners 4
+    python benchmarks/batch_object_store.py --pages 20000 --shards 4
 
-A real S3 server (moto's) runs in a process of its own; a proxy before it answers 503, cuts connections within requests
-and before answers, does not answer, or answers late. The engine is the fake one: the figures are of our own work.
-Each round starts the same command in `--owners` processes, and kills all of them with SIGKILL after a random number of
-requests; the last round reads to the end. What must hold: every page is in the output once, in the order of the plan.
-The last line of stdout is the result as JSON; the exit code is 1 when a page is missing or there twice.
+A real S3 server (moto's) runs in its own process. A proxy before it answers 503, cuts connections during requests or
+before answers, answers late, or not at all. The engine is `fake`, so the figures show the batch command's own work.
+Each round starts the command in --shards processes, and kills all of them with SIGKILL after a random number of
+requests; the last round runs to the end. Every page must be in the output once, in the order of the plan. The last line
+of stdout is the result as JSON; exit code 1 if a page is missing, repeated or out of order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_S = 3600.0
 
 
 def main() -> int:
-    """Read the arguments, run, and print."""
+    """Run the benchmark; returns 0 if every page is in the output once and in order."""
     args = parse()
     print_machine()
     with tempfile.TemporaryDirectory() as folder, s3_server() as port:
@@ -58,20 +58,20 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    """The arguments."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pages", type=int, default=2000)
     parser.add_argument("--part-pages", type=int, default=500)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--shards", type=int, default=1, help="processes at once")
     parser.add_argument("--rate", type=float, default=0.02, help="share of the requests that meet a fault")
-    parser.add_argument("--read-timeout", type=float, default=2.0, help="seconds after which a request is given up")
+    parser.add_argument("--read-timeout", type=float, default=2.0, help="timeout of a request in seconds")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
 
 def make_pages(folder: Path, count: int) -> Path:
-    """A folder with so many names of one small picture."""
+    """A folder with one small picture under `count` names."""
     pages = folder / "pages"
     pages.mkdir()
     first = pages / f"{0:07d}.png"
@@ -82,21 +82,21 @@ def make_pages(folder: Path, count: int) -> Path:
 
 
 def run_to_the_end(args: argparse.Namespace, pages: Path, proxy: FaultyS3) -> dict[str, Any]:
-    """All rounds; what they took."""
+    """Run all rounds; returns their figures."""
     draw, began_s, restarts_s = random.Random(args.seed), time.monotonic(), []
     for number in range(args.kills + 1):
         requests, round_began_s = proxy.requests.total(), time.monotonic()
-        owners = [start(args, pages, proxy, shard) for shard in range(args.shards)]
+        processes = [start(args, pages, proxy, shard) for shard in range(args.shards)]
         try:
             if number < args.kills:
-                wait_for_requests(proxy, owners, requests + draw.randint(10, 40) * args.shards)
+                wait_for_requests(proxy, processes, requests + draw.randint(10, 40) * args.shards)
             else:
-                codes = [owner.wait(MAX_S) for owner in owners]
+                codes = [process.wait(MAX_S) for process in processes]
                 assert codes == [0] * args.shards, f"the command ended with {codes}"
         finally:
-            for owner in owners:
-                owner.kill()
-                owner.wait()
+            for process in processes:
+                process.kill()
+                process.wait()
         restarts_s.append(round(time.monotonic() - round_began_s, 2))
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
@@ -114,7 +114,7 @@ def run_to_the_end(args: argparse.Namespace, pages: Path, proxy: FaultyS3) -> di
 
 
 def start(args: argparse.Namespace, pages: Path, proxy: FaultyS3, shard: int) -> subprocess.Popen[bytes]:
-    """One process with the command."""
+    """Start the command for one shard."""
     short = {"s3": {"config_kwargs": {"read_timeout": args.read_timeout}}}
     environ = os.environ | dict(environment(proxy.url)) | {"OCRSVC_ENGINE": "fake", "OCRSVC_ISOLATION": "thread"}
     environ |= {"FSSPEC_S3": json.dumps(short["s3"]), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
@@ -123,14 +123,14 @@ def start(args: argparse.Namespace, pages: Path, proxy: FaultyS3, shard: int) ->
     return subprocess.Popen([sys.executable, "-c", COMMAND, *command], env=environ, stderr=subprocess.DEVNULL)
 
 
-def wait_for_requests(proxy: FaultyS3, owners: list[subprocess.Popen[bytes]], count: int) -> None:
-    """Until so many requests were seen, or the owners are done."""
-    while proxy.requests.total() < count and any(owner.poll() is None for owner in owners):
+def wait_for_requests(proxy: FaultyS3, processes: list[subprocess.Popen[bytes]], count: int) -> None:
+    """Wait until the proxy has seen `count` requests, or all processes have ended."""
+    while proxy.requests.total() < count and any(process.poll() is None for process in processes):
         time.sleep(0.002)
 
 
 def check(port: int, sources: list[str]) -> dict[str, Any]:
-    """What is in the output: lines, pages that are there once, and whether they are in the order of the sources."""
+    """Counts of lines and of pages that occur once, and whether the lines are in the order of the sources."""
     os.environ.update(environment(f"http://127.0.0.1:{port}"))
     from ocrsvc.batch.destination import open_destination
 

@@ -1,11 +1,11 @@
-"""What the outputs of a batch cost, and whether the text of searchable PDFs is found again.
+"""Cost of each output format of a batch, and whether the text of searchable PDFs can be found.
 
     python benchmarks/batch_outputs.py CORPUS [--pages 60] [--least-f1 0.99]
 
-CORPUS has manifest.jsonl, with the lines of each page and their boxes, and the images that it names. Those lines are
-written as if they had been read. Printed are bytes and milliseconds of CPU a page of each format, and of a PDF of the
-pictures the token F1 of what pdfium and poppler (pdftotext, where it is installed) find. Exit code 1 if
-that is less, if pictures are other bytes than before, or if qpdf finds fault.
+CORPUS has manifest.jsonl, with the lines of each page and their boxes, and the images named there. The formats are
+written from these lines, without reading. Prints bytes and CPU milliseconds per page of each format, and for a PDF of
+the pictures the token F1 of the text that pdfium and poppler (pdftotext, if installed) extract. Exit code 1 if F1 is
+below --least-f1, if a picture's bytes change, or if qpdf reports an error.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from ocrsvc.formats.pdf.page_image import page_image
 from ocrsvc.imaging.codecs.decode import PixelLimits
 
 READER = {"engine": "truth", "model": "corpus", "version": "1"}
-# Chinese characters and punctuation one by one, everything else by blanks.
+# Chinese characters and punctuation are tokens by themselves; other text is split at white space.
 TOKENS = re.compile(r"[\u3000-\u9fff\uf900-\ufaff\uff00-\uff65]|[^\s\u3000-\u9fff\uf900-\ufaff\uff00-\uff65]+")
 
 
 def records_of(corpus: Path, most: int) -> list[tuple[Path, dict[str, Any]]]:
-    """The image of each page, and its record; of the pages that have lines with boxes, spread over the corpus."""
+    """Image and record of pages whose lines have boxes, spread evenly over the corpus."""
     rows = [json.loads(row) for row in (corpus / "manifest.jsonl").read_text("utf-8").splitlines()]
     rows = [row for row in rows if row["lines"] and all(line.get("box") for line in row["lines"])]
     return [(corpus / row["file"], record_of(row)) for row in rows[:: max(1, len(rows) // most)][:most]]
 
 
 def record_of(row: dict[str, Any]) -> dict[str, Any]:
-    """A page of the corpus as if it had been read."""
+    """The record of a corpus page, with its true text as the result."""
     lines = [{"text": line["text"], "confidence": 0.9, "box": line["box"]} for line in row["lines"]]
     text = "\n".join(line["text"] for line in row["lines"])
     size = {"width": row["width"], "height": row["height"], "angle": row["rotation"] or 0}
@@ -56,7 +56,7 @@ def record_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def results_of(path: Path, records: Sequence[dict[str, Any]]) -> FileResults:
-    """What is known of a file."""
+    """The results of one source file."""
     numbers = range(1, len(records) + 1)
     file = SourceFile(path.name, str(path), "", 0, len(records), numbers)
     return FileResults(
@@ -65,13 +65,13 @@ def results_of(path: Path, records: Sequence[dict[str, Any]]) -> FileResults:
 
 
 def cpu_s() -> float:
-    """Of this process and of those that it has ended."""
+    """Processor time of this process and of its ended children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def write(folder: Path, name: str, files: Sequence[FileResults], pages: int) -> None:
-    """Write a format, and print what it takes."""
+    """Write one format, and print its cost."""
     [write_part] = open_writers([name], READER)
     began_s = cpu_s()
     write_part(Destination(folder), 0, iter(files), replace=True)
@@ -81,7 +81,7 @@ def write(folder: Path, name: str, files: Sequence[FileResults], pages: int) -> 
 
 
 def write_images(path: Path, images: Sequence[Path]) -> None:
-    """A PDF of pictures without text."""
+    """Write a PDF of pictures without text."""
     with path.open("wb") as output:
         pdf = ImagePdf(output)
         for image in images:
@@ -90,13 +90,13 @@ def write_images(path: Path, images: Sequence[Path]) -> None:
 
 
 def f1(one: str, other: str) -> float:
-    """Of their tokens, wherever they stand."""
+    """F1 of the tokens, regardless of order."""
     left, right = Counter(TOKENS.findall(one)), Counter(TOKENS.findall(other))
     return 2 * (left & right).total() / max(1, left.total() + right.total())
 
 
 def found_texts(path: Path) -> Iterator[tuple[str, str]]:
-    """What reads PDFs, and the text that it finds in one."""
+    """Name of each PDF reader, and the text it extracts."""
     with pypdfium2.PdfDocument(path) as document:
         yield "pdfium", "\n".join(page.get_textpage().get_text_range() for page in document)
     if shutil.which("pdftotext"):
@@ -105,14 +105,14 @@ def found_texts(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def pictures_of(path: Path) -> list[bytes]:
-    """The pictures of a PDF's pages, as they are packed. Raises AssertionError if qpdf finds fault."""
+    """The compressed pictures of a PDF's pages. Raises AssertionError if qpdf reports an error."""
     with pikepdf.open(path) as document:
         assert not [*document.check_pdf_syntax(), *document.get_warnings()], path
         return [page.obj["/Resources"]["/XObject"]["/I"].read_raw_bytes() for page in document.pages]
 
 
 def check_pdf(path: Path, texts: Sequence[str]) -> float:
-    """Print what is found in a PDF again; gives the least."""
+    """Print the F1 of each PDF reader; returns the lowest."""
     wanted = "\n".join(texts)
     scores = {name: f1(wanted, found) for name, found in found_texts(path)}
     print(f"  {path.name}: " + ", ".join(f"{name} {score:.4f}" for name, score in scores.items()))
@@ -120,7 +120,7 @@ def check_pdf(path: Path, texts: Sequence[str]) -> float:
 
 
 def main() -> int:
-    """Write all formats, and judge the PDFs."""
+    """Run the benchmark; returns 0 if the PDFs are right."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--pages", type=int, default=60)

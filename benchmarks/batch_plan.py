@@ -1,8 +1,8 @@
-"""A plan of a million files: how long planning and comparing the sources with it take, and how large it is.
+"""Planning time for a million files, time to compare the sources with the plan, and the plan's size.
 
     python benchmarks/batch_plan.py [--files 1000000] [--out FILE]
 
-Small images under many names, a thousand in each folder. Each of the two steps is done in a process of its own.
+The files are small images under many names, a thousand per folder. Each of the two steps runs in its own process.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def plan(pages: Path, path: Path) -> None:
 
 
 def compare(pages: Path, path: Path) -> None:
-    """Compare the sources with the plan, as each command does."""
+    """Compare the sources with the plan, as every batch command does."""
     check_unchanged(Plan(path).all_files(), SourceRequest((str(pages),)), "here")
 
 
 def measured(step: Callable[[Path, Path], None], pages: Path, path: Path) -> tuple[float, float, float]:
-    """Seconds by the clock and of processor time, and the peak memory in MB, of a step in a process of its own."""
+    """Elapsed seconds, processor seconds and peak memory in MB of a step in a new process."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_measure, step, pages, path).result()
 
@@ -54,7 +54,7 @@ def _measure(step: Callable[[Path, Path], None], pages: Path, path: Path) -> tup
 
 
 def main() -> int:
-    """Run once; 1 when a goal is missed."""
+    """Run the benchmark; returns 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--files", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path, help="the JSON file; results/batch_plan.json if left out")

@@ -1,11 +1,11 @@
-"""What the actors of a Ray cluster cost the process that leads them: pages/s and CPU time, by groups in flight.
+"""Throughput and CPU time of the process that leads a Ray cluster, by page groups in flight.
 
     python benchmarks/batch_ray.py [--pages 3000] [--latency 0.05] [--rounds 2]
 
-Two nodes of Ray on this machine, with more logical CPUs than there are; the engine `fake`, which waits and computes
-nothing, in the actors' own threads. One thread of this process holds each group, as in a run. Each round takes each
-number of groups in flight once. Printed: pages/s, how many of them the wait alone would allow, CPU milliseconds of this
-process for each page, and its highest memory; then how long a page takes when the actor that reads it is killed.
+Two Ray nodes run on this machine with more logical CPUs than it has; their actors run the engine `fake`, which only
+waits. As in a real run, one thread of this process holds each group. Each round measures each number of groups in
+flight once. Prints pages/s, the pages/s that the wait alone would allow, CPU milliseconds of this process per page, and
+its peak memory; then the time of pages while an actor is killed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CPUS = 200
 
 
 def main() -> None:
-    """Measure, and print."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--pages", type=int, default=3000)
     parser.add_argument("--latency", type=float, default=0.05, help="seconds that a page takes")
@@ -62,16 +62,16 @@ def main() -> None:
 
 
 def report(found: dict[int, list[tuple[float, float]]], latency_s: float) -> None:
-    """One line for each number of groups in flight, medians of the rounds."""
+    """Print a line per number of groups in flight, with medians over the rounds."""
     print(f"{'in flight':>9} {'pages/s':>8} {'allowed':>8} {'own CPU ms/page':>16}")
     for number, rounds in found.items():
         rate, cpu_ms = (median(values) for values in zip(*rounds, strict=True))
         print(f"{number:9} {rate:8.0f} {number / latency_s:8.0f} {cpu_ms:16.2f}")
-    print(f"highest memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+    print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
 
 def measure(reader: PageReader, file: SourceFile, pages: int, in_flight: int) -> tuple[float, float]:
-    """Pages/s, and CPU milliseconds of this process for each page."""
+    """Pages/s, and CPU milliseconds of this process per page."""
     numbers = iter(range(pages))
     lock = threading.Lock()
 
@@ -94,7 +94,7 @@ def measure(reader: PageReader, file: SourceFile, pages: int, in_flight: int) ->
 
 
 def report_death(reader: PageReader, file: SourceFile) -> None:
-    """Kill an actor, and print how long the pages took that were read meanwhile, the slowest first."""
+    """Kill an actor, and print the slowest and median time of the next 20 pages."""
     group = PageGroup(file, (1,), (0,))
     [result] = reader.read(group)
     os.kill(int(result.worker.rpartition("/")[2]), signal.SIGKILL)
@@ -109,7 +109,7 @@ def report_death(reader: PageReader, file: SourceFile) -> None:
 
 @contextmanager
 def started(in_flight: int, latency_s: float) -> Iterator[PageReader]:
-    """A reader whose actors together read so many groups at once."""
+    """A reader whose actors read `in_flight` groups at once."""
     threads = in_flight // ACTORS
     environment = {
         "OCRSVC_ENGINE": "fake",

@@ -1,16 +1,16 @@
-"""Pages/s of `ocrsvc batch` against what the engine's models allow on these cores, and what its own side costs.
+"""Throughput of `ocrsvc batch` compared with the bare models on the same cores, and the CPU cost of its own process.
 
     python benchmarks/batch_throughput.py [--shared ../shared] [--pages 275] [--rounds 1] [--fake 20000]
         [--ways local,services,ray]
 
-Own side: generated pages with the engine `fake` in child processes; the processor time of the command's own process,
-which plans, decides, takes results and writes, and has no engine, for each page. With 0 pages it is left out.
+Own cost: reads generated pages with the engine `fake` in child processes, and measures the processor time per page of
+the command's own process, which plans, takes results and writes. --fake 0 skips this.
 
-Throughput: corpus pages, by each of the ways in turn, and the ceiling beside them in each round: the bare runs of ONNX
-Runtime over the exact tensors that the pipeline feeds its models for these pages (`ceiling.py`). Seconds are from the
-first page that was begun to the last result, and processor time is from when the engine was ready, so that start and
-planning do not count; pages/s of the whole command are printed too. Where others use the machine, processor time says
-more than the clock. The outputs of all ways and rounds are compared byte by byte.
+Throughput: reads corpus pages each way in turn. In each round the ceiling is measured too: ONNX Runtime alone on the
+tensors that the pipeline passes to its models for these pages (as `ceiling.py` does). Elapsed time counts from the
+first started page to the last result, processor time from the moment the engine is ready, so start and planning are
+excluded; pages/s of the whole command are printed too. On a shared machine processor time is more reliable than elapsed
+time. The outputs of all ways and rounds are compared byte by byte.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @contextmanager
 def local(_environment: Mapping[str, str]) -> Iterator[Sequence[str]]:
-    """This machine's own engine threads."""
+    """This machine's engine threads."""
     yield ["--on", "local"]
 
 
 @contextmanager
 def services(environment: Mapping[str, str]) -> Iterator[Sequence[str]]:
-    """Two services with one engine thread each."""
+    """Two services, each with half of the cores as engine threads."""
     own = {**environment, "OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": str(max(1, cores() // 2))}
     with started(own) as one, started(own) as other:
         yield ["--on", f"{one.url},{other.url}"]
@@ -61,7 +61,7 @@ def services(environment: Mapping[str, str]) -> Iterator[Sequence[str]]:
 
 @contextmanager
 def ray(_environment: Mapping[str, str]) -> Iterator[Sequence[str]]:
-    """Two nodes of Ray, each with half of the cores."""
+    """Two Ray nodes, each with half of the cores."""
     with (
         tempfile.TemporaryDirectory(prefix="ray") as folder,
         nodes_of_ray(folder, 2, max(1, cores() // 2)) as address,
@@ -74,7 +74,7 @@ def ray(_environment: Mapping[str, str]) -> Iterator[Sequence[str]]:
 
 
 WAYS = {"local": local, "services": services, "ray": ray}
-"""What has the pages read, by name: gives the command's arguments while it is there."""
+"""Ways to read the pages: context managers that yield the command's --on arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ class Measured:
     """One run of the command.
 
     Attributes:
-        whole_s: From its start to its end.
-        read_s: From the first page that was begun to the last result.
-        own_cpu_s: Processor time of its own process since the engine was ready.
-        cpu_s: That of all its processes.
-        digest: Of the output.
+        whole_s: Seconds from its start to its end.
+        read_s: Seconds from the first started page to the last result.
+        own_cpu_s: Processor time of its first process since the engine was ready.
+        cpu_s: Processor time of all its processes since the engine was ready.
+        digest: Hash of the output.
     """
 
     whole_s: float
@@ -97,16 +97,16 @@ class Measured:
 
 
 def measure(sources: Sequence[str], out: Path, environment: Mapping[str, str], on: Sequence[str]) -> Measured:
-    """Run the command once; exits when a page was not read."""
+    """Run the command once; exits if a page was not read."""
     messages = out.with_suffix(".messages")
     process = BatchProcess([*sources, "--out", str(out), "--no-report", "--quiet", *on], environment, messages)
     family = Processes(process.pid)
-    # Pages are noted as begun when the reader is ready; to look through all processes meanwhile would delay this.
+    # The work file appears when the reader is ready. Only look for the file: scanning all processes would be slow.
     while process.is_running() and not list(out.glob("_ocrsvc/work/*.sqlite")):
         time.sleep(0.01)
     own, every = start = _own_cpu_s(process.pid), family.cpu_s()
     while process.is_running():
-        # Nothing is left of it once it has ended: the last sample counts.
+        # /proc has nothing about ended processes, so the last sample counts.
         own, every = max(own, _own_cpu_s(process.pid)), max(every, family.cpu_s())
         time.sleep(0.02)
     code, whole_s = process.wait(), time.monotonic() - process.began_s
@@ -116,7 +116,7 @@ def measure(sources: Sequence[str], out: Path, environment: Mapping[str, str], o
 
 
 def _own_cpu_s(pid: int) -> float:
-    """utime and stime of proc(5), without those of children."""
+    """utime and stime of proc(5), without the children's."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -137,12 +137,12 @@ def _digest(out: Path) -> str:
     return hashed.hexdigest()
 
 
-def measure_own_side(folder: Path, count: int) -> dict[str, float]:
-    """Processor time of our own side a page, with an engine that costs next to nothing."""
+def measure_own_process(folder: Path, count: int) -> dict[str, float]:
+    """Processor time per page of the command's own process, with an engine that costs almost nothing."""
     pages = link_pages(folder / "generated", count)
     found = measure([str(pages)], folder / "own", {"OCRSVC_ENGINE": "fake"}, ["--on", "local"])
     own_ms = found.own_cpu_s / count * 1000
-    print(f"own side: {own_ms:.3f} ms of processor time a page (goal: at most {GOAL_OWN_MS})", flush=True)
+    print(f"own process: {own_ms:.3f} ms of processor time a page (goal: at most {GOAL_OWN_MS})", flush=True)
     print(
         f"          {count / found.read_s:.0f} pages/s with the engine fake; {found.cpu_s / count * 1000:.3f} ms in all"
     )
@@ -150,7 +150,7 @@ def measure_own_side(folder: Path, count: int) -> dict[str, float]:
 
 
 def measure_ceiling(files: Sequence[Path], models: Models) -> Spent:
-    """The least of two thread plans, over the tensors of all pages, of which memory holds a few at a time."""
+    """The faster of two thread plans over the tensors of all pages, recorded a few pages at a time."""
     plans: dict[str, list[Spent]] = {"narrow": [], "wide": []}
     with ThreadPoolExecutor(models.cores) as pool:
         for begin in range(0, len(files), _AT_ONCE):
@@ -158,20 +158,20 @@ def measure_ceiling(files: Sequence[Path], models: Models) -> Spent:
             plans["narrow"].append(timed(lambda: list(pool.map(models.run_page, inputs))))  # noqa: B023  run at once
             plans["wide"].append(timed(lambda: list(map(models.run_page_wide, inputs))))  # noqa: B023
     sums = [Spent(sum(one.wall_s for one in plan), sum(one.cpu_s for one in plan)) for plan in plans.values()]
-    # Threads inside a run also burn processor time while they wait for each other.
+    # Take each minimum by itself: threads inside a run burn processor time while they wait for each other.
     return Spent(min(spent.wall_s for spent in sums), min(spent.cpu_s for spent in sums))
 
 
 def print_share(name: str, rounds: Sequence[Measured], ceilings: Sequence[Spent], pages: int) -> dict[str, float]:
-    """Print a way's pages/s and its share of the ceiling, as the median of the rounds; returns the figures."""
+    """Print a way's pages/s and its share of the ceiling, both medians over the rounds; returns the figures."""
     clock = median(ceiling.wall_s / run.read_s for ceiling, run in zip(ceilings, rounds, strict=True))
     cpu = median(ceiling.cpu_s / run.cpu_s for ceiling, run in zip(ceilings, rounds, strict=True))
     read_s, whole_s = median(run.read_s for run in rounds), median(run.whole_s for run in rounds)
     own_ms = median(run.own_cpu_s for run in rounds) / pages * 1000
-    # What services and nodes of Ray burn is not the command's.
+    # The processor time of services and Ray nodes is not in the command's processes.
     by_cpu = f", {cpu:.1%} by processor time" if name == "local" else ""
     print(
-        f"{name:8} {pages / read_s:6.2f} pages/s while reading, {pages / whole_s:6.2f} of the whole command; share of "
+        f"{name:8} {pages / read_s:6.2f} pages/s while reading, {pages / whole_s:6.2f} for the whole command; share of "
         f"the ceiling {clock:.1%} by the clock{by_cpu} (goal: at least {GOAL_SHARE:.0%}); own process "
         f"{own_ms:.2f} ms a page"
     )
@@ -180,14 +180,14 @@ def print_share(name: str, rounds: Sequence[Measured], ceilings: Sequence[Spent]
 
 
 def measure_throughput(folder: Path, asked: argparse.Namespace) -> tuple[dict[str, object], bool]:
-    """Every way and the ceiling in turn, so many rounds; the figures, and whether all outputs were the same."""
+    """Measure the ceiling and every way in turn; returns the figures, and whether all outputs are identical."""
     every = Corpus(asked.shared).pages
     files = [page.file for page in every[:: max(1, len(every) // asked.pages)][: asked.pages]]
     sources = folder / "corpus"
     sources.mkdir()
     for number, file in enumerate(files):
         (sources / f"{number:04d}{file.suffix}").symlink_to(file.resolve())
-    # As the bare runs compute.
+    # The same settings as the bare runs.
     environment = {
         "OCRSVC_ENGINE": "ppocr",
         "OCRSVC_DEVICE": "cpu",
@@ -207,17 +207,17 @@ def measure_throughput(folder: Path, asked: argparse.Namespace) -> tuple[dict[st
         for name, rounds in runs.items()
     }
     digests = {run.digest for rounds in runs.values() for run in rounds}
-    print(f"outputs of all ways and rounds: {'the same' if len(digests) == 1 else 'NOT the same'}")
+    print(f"outputs of all ways and rounds: {'identical' if len(digests) == 1 else 'DIFFERENT'}")
     return figures | {"pages": len(files)}, len(digests) == 1
 
 
 def main() -> int:
-    """Run once; 1 when outputs differ."""
+    """Run the benchmark; returns 1 if outputs differ."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/")
     parser.add_argument("--pages", type=int, default=275, help="corpus pages, spread evenly; 0: no throughput")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--fake", type=int, default=20_000, help="generated pages for our own side; 0: none")
+    parser.add_argument("--fake", type=int, default=20_000, help="generated pages for the command's own cost; 0: none")
     parser.add_argument("--ways", type=lambda text: re.split(",", text), default=["local"], help=", ".join(WAYS))
     parser.add_argument("--out", type=Path, help="the JSON file; results/batch_throughput.json if left out")
     asked = parser.parse_args()
@@ -227,7 +227,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         if asked.fake:
             (Path(name) / "generated").mkdir()
-            figures |= measure_own_side(Path(name), asked.fake)
+            figures |= measure_own_process(Path(name), asked.fake)
         if asked.pages:
             found, is_same = measure_throughput(Path(name), asked)
             figures |= found

@@ -1,13 +1,14 @@
-"""Throughput of the service against that of its bare models on this machine.
+"""Throughput of the service compared with its bare models on this machine.
 
     python benchmarks/ceiling.py [--shared ../shared] [--pages 24] [--rounds 3] [--clients 20] [--lines 10,50,100,200]
 
-The ceiling: the bare runs of ONNX Runtime over the exact tensors that the pipeline feeds its models for some corpus
-pages, without anything before or after them, in one process. Two thread plans are tried: one thread a run with as many
-runs in flight as cores, and all threads inside one run. In the same rounds the same pages are posted once each to the
-real service. Then latency against lines: drawn pages with so many lines, alone, from the service and from the bare
-runs; the slope is in milliseconds a line, by the clock and by processor time. Where others use the machine too,
-processor time says more than the clock.
+The ceiling is ONNX Runtime alone, in one process, on the tensors that the pipeline passes to its models for some corpus
+pages. Two thread plans are tried: one thread per run with as many runs in flight as cores, and all threads inside one
+run. In the same rounds each page is posted once to the real service.
+
+Then latency by lines: drawn pages with known numbers of lines, sent one at a time to the service and run by the bare
+models. The slopes are in milliseconds per line, in elapsed and in processor time. On a shared machine processor time is
+more reliable than elapsed time.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ LIMIT_S = 600.0
 
 
 def post(service: Service, data: bytes) -> None:
-    """Read one page; exits when the service does not."""
+    """Read a page; exits if the service fails."""
     answer = ask(service.url, "POST", "/v1/ocr", data, "application/octet-stream", limit_s=LIMIT_S)
     if answer.status != 200:
         sys.exit(f"FAILED {answer.status} {answer.text[:200]}")
 
 
 def serve(service: Service, images: Sequence[bytes], clients: int) -> Spent:
-    """Post every page once, from so many clients; the processor time is the service's."""
+    """Post every page once, from `clients` clients; the processor time is the service's."""
     before_s = service.processes.cpu_s()
     with ThreadPoolExecutor(clients) as pool:
         spent = timed(lambda: list(pool.map(lambda data: post(service, data), images)))
@@ -61,7 +62,7 @@ def plans(models: Models, pages: Sequence[Inputs], pool: ThreadPoolExecutor) -> 
 def measure_throughput(
     service: Service, models: Models, images: Sequence[bytes], pages: Sequence[Inputs], asked: argparse.Namespace
 ) -> dict[str, list[Spent]]:
-    """Every plan and the service in turn, so many rounds."""
+    """Run every plan and the service in turn, --rounds times."""
     spent: dict[str, list[Spent]] = {}
     with ThreadPoolExecutor(models.cores) as pool:
         for _ in range(asked.rounds):
@@ -71,8 +72,8 @@ def measure_throughput(
     return spent
 
 
-def tell_throughput(spent: dict[str, list[Spent]], count: int) -> dict[str, object]:
-    """Print pages/s of each, and the service's share of the best plan; returns the figures."""
+def report_throughput(spent: dict[str, list[Spent]], count: int) -> dict[str, object]:
+    """Print pages/s of each plan, and the service's share of the best one; returns the figures."""
     for name, rounds in spent.items():
         wall_s, cpu_s = median(one.wall_s for one in rounds), median(one.cpu_s for one in rounds)
         print(f"{name:32} {count / wall_s:6.2f} pages/s, {cpu_s / count:.3f} CPU s a page (median of {len(rounds)})")
@@ -89,7 +90,7 @@ def tell_throughput(spent: dict[str, list[Spent]], count: int) -> dict[str, obje
 
 
 def draw_pages(shared: Path, counts: Sequence[int]) -> dict[int, bytes]:
-    """One clean page of English text for each count of lines."""
+    """Draw one clean page of English text per line count."""
     drawn = {}
     for count in counts:
         with tempfile.TemporaryDirectory() as folder:
@@ -102,17 +103,17 @@ def draw_pages(shared: Path, counts: Sequence[int]) -> dict[int, bytes]:
 
 
 def slope(seconds: Mapping[int, float]) -> float:
-    """Milliseconds a line, by least squares."""
+    """Milliseconds per line, by least squares."""
     return float(np.polyfit(list(seconds), list(seconds.values()), 1)[0]) * 1000
 
 
 def least(spents: Sequence[Spent]) -> Spent:
-    """Of several runs, because what disturbs only ever adds."""
+    """Minimum over several runs, because disturbances only add time."""
     return Spent(min(one.wall_s for one in spents), min(one.cpu_s for one in spents))
 
 
 def measure_slopes(service: Service, models: Models, drawn: dict[int, bytes], rounds: int) -> dict[str, object]:
-    """Latency and processor time of a lone page against its lines, of the service and of the bare runs in turn."""
+    """Latency and processor time of single pages by their lines, of the service and the bare models in turn."""
     served: dict[int, list[Spent]] = {count: [] for count in drawn}
     bare: dict[int, list[Spent]] = {count: [] for count in drawn}
     inputs = dict(zip(drawn, models.record(list(drawn.values())), strict=True))
@@ -127,10 +128,10 @@ def measure_slopes(service: Service, models: Models, drawn: dict[int, bytes], ro
             f"{count:4} lines ({len(inputs[count].recognition)} runs): service {one.wall_s:.3f} s, {one.cpu_s:.2f} CPU "
             f"s; bare runs {other.wall_s:.3f} s, {other.cpu_s:.2f} CPU s"
         )
-    return {"clock": tell_slope(served, bare, "wall_s"), "cpu": tell_slope(served, bare, "cpu_s")}
+    return {"clock": report_slope(served, bare, "wall_s"), "cpu": report_slope(served, bare, "cpu_s")}
 
 
-def tell_slope(served: Mapping[int, list[Spent]], bare: Mapping[int, list[Spent]], field: str) -> dict[str, object]:
+def report_slope(served: Mapping[int, list[Spent]], bare: Mapping[int, list[Spent]], field: str) -> dict[str, object]:
     """Print both slopes and their ratio, by one field of Spent; returns the figures."""
     ours, theirs = ({count: getattr(least(spents), field) for count, spents in each.items()} for each in (served, bare))
     ratio = slope(ours) / slope(theirs)
@@ -142,9 +143,9 @@ def tell_slope(served: Mapping[int, list[Spent]], bare: Mapping[int, list[Spent]
 
 
 def main() -> int:
-    """Run once; 0 whatever the figures are."""
+    """Run the benchmark; the exit code is always 0."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and render_pages.py")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="with corpus/ and render_pages.py")
     parser.add_argument("--pages", type=int, default=24, help="corpus pages, spread evenly")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=20)
@@ -157,11 +158,9 @@ def main() -> int:
     models = Models(cores())
     pages = models.record(images)
     runs = sum(len(page.recognition) for page in pages)
-    print(
-        f"load: {len(pages)} pages once a round, {asked.clients} clients; {runs} lines are run, {asked.rounds} rounds"
-    )
+    print(f"load: {len(pages)} pages with {runs} lines, {asked.clients} clients, {asked.rounds} rounds")
     with started({"OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu"}) as service:
-        figures = tell_throughput(measure_throughput(service, models, images, pages, asked), len(pages))
+        figures = report_throughput(measure_throughput(service, models, images, pages, asked), len(pages))
         if asked.lines:
             drawn = draw_pages(asked.shared, [int(count) for count in asked.lines.split(",")])
             figures["slopes"] = measure_slopes(service, models, drawn, asked.rounds)

@@ -1,13 +1,13 @@
-"""Load on a real service whose processes are killed meanwhile: a crash may fail only the image that caused it.
+"""Kills processes of a real service under load: a crash may fail only the image that caused it.
 
     python benchmarks/chaos.py                         engine children killed every 0.5 s, and 1 % poison images
     python benchmarks/chaos.py --victims fork_servers  the processes that fork them, every 5 s
     python benchmarks/chaos.py --victims workers       workers killed with -9 every 5 s, the engine in their threads
 
-Every answer is checked against its image. A poison image ends the process that reads it, and must be answered 422; with
-children or fork servers as victims nothing else may fail, with workers only what they had in flight. At the end the
-arbiter is killed with -9, and every process of the service must be gone within 5 s. The last line of stdout is the
-result as JSON; the exit code is 1 when anything was lost that must not be.
+Every answer is checked against its image. A poison image ends the process that reads it, and must be answered with 422.
+With children or fork servers as victims no other request may fail; with workers only requests in flight on a killed
+worker may. Finally the arbiter is killed with SIGKILL, and every process of the service must be gone within 5 s. The
+last line of stdout is the result as JSON; exit code 1 if any other request failed or a process survived.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from bench.processes import children_of, family_of
 from soak import KINDS, WORKERS, Client, Picture, Service, make_pictures, serve, wait_until
 
 SETTLE_S = 30.0
-BLOCK = 100  # images of which one is poison
+BLOCK = 100  # images per poison image
 POISONS = 40
 EVERY_S = {"children": 0.5, "fork_servers": 5.0, "workers": 5.0}
 
 
-class Until:
-    """Numbers from 0, each given once, to any thread, until a moment."""
+class NumbersUntil:
+    """Thread-safe counter from 0 that stops at a point in time."""
 
     def __init__(self, end_s: float) -> None:
         self._end_s = end_s
@@ -54,12 +54,12 @@ class Until:
             yield next(self._numbers)
 
     def end(self) -> None:
-        """No more, from now on."""
+        """Stop now."""
         self._end_s = 0.0
 
 
 class ChaosClient(Client):
-    """As in the soak; but a poison image must be answered 422."""
+    """A client of soak.py that also expects poison images to be answered with 422."""
 
     def __init__(self, port: int, pictures: list[Picture], turns: Iterable[int], number: int) -> None:
         super().__init__(port, KINDS[number % len(KINDS)], pictures, turns, number)
@@ -75,14 +75,14 @@ class ChaosClient(Client):
 
 @dataclass(frozen=True)
 class Load:
-    """What to send, and the texts of the images that end a process."""
+    """The images to send, and the fake engine's texts of those that end a process."""
 
     pictures: list[Picture]
     poison: list[str]
 
 
 def make_load(*, poisonous: bool) -> Load:
-    """Blocks of 100 images; the last of each is a poison of its own, which no text belongs to."""
+    """Blocks of 100 images; the last of each block is a distinct poison image without a text."""
     good, poisons, hashes = make_pictures(tr=False), [], []
     for number in range(POISONS if poisonous else 0):
         pixels = np.random.default_rng(1000 + number).integers(0, 256, (32, 64, 3), np.uint8)
@@ -93,14 +93,14 @@ def make_load(*, poisonous: bool) -> Load:
 
 
 def state_of(pid: int) -> str:
-    """The letter of a process's state, Z for a zombie; empty when it is gone."""
+    """The letter of a process's state, Z for a zombie; empty if it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     return ""
 
 
 def victims(service: Service, kind: str) -> list[int]:
-    """Those of the processes of one kind that live now."""
+    """The running processes of one kind."""
     workers = service.workers()
     fork_servers = [pid for worker in workers for pid in children_of(worker)]
     return {
@@ -111,7 +111,7 @@ def victims(service: Service, kind: str) -> list[int]:
 
 
 class Killer(threading.Thread):
-    """Kills one process of a kind, chosen at random, again and again."""
+    """Repeatedly kills a random process of one kind."""
 
     def __init__(self, service: Service, kind: str, every_s: float, end_s: float) -> None:
         super().__init__(name="killer")
@@ -119,7 +119,7 @@ class Killer(threading.Thread):
         self.kills = 0
 
     def run(self) -> None:
-        """Until the end; rather not in the last moment, so that all that follows from it is seen."""
+        """Kill until shortly before the end, so that the effects of the last kill are seen."""
         while time.monotonic() + 2 * self._every_s < self._end_s:
             time.sleep(self._every_s)
             living = victims(self._service, self._kind)
@@ -130,13 +130,13 @@ class Killer(threading.Thread):
 
 
 def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Load and kills at once, then the arbiter's end; the result."""
+    """Run load and kills, then kill the arbiter; returns the result."""
     load = make_load(poisonous=args.victims != "workers")
     before = set(Path("/dev/shm").iterdir())
     with serve(settings(args, load), folder) as service:
         end_s = time.monotonic() + args.seconds
         killer = Killer(service, args.victims, args.every or EVERY_S[args.victims], end_s)
-        turns = Until(end_s)
+        turns = NumbersUntil(end_s)
         crowd = [ChaosClient(service.port, load.pictures, turns, number) for number in range(args.clients)]
         for thread in (killer, *crowd):
             thread.start()
@@ -151,7 +151,7 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def settings(args: argparse.Namespace, load: Load) -> dict[str, str]:
-    """The service's: two workers of four engine threads; an image waits some milliseconds, or ends the process."""
+    """The service's settings: two workers with four engine threads; an image waits, or ends the process."""
     env = {
         "OCRSVC_ENGINE": "fake",
         "OCRSVC_WORKERS": str(WORKERS),
@@ -161,13 +161,13 @@ def settings(args: argparse.Namespace, load: Load) -> dict[str, str]:
     if args.victims == "workers":
         return env
     poison = {"OCRSVC_FAKE_FAULT": "segfault", "OCRSVC_FAKE_FAULT_ON": ",".join(load.poison)}
-    # So short that each poison kills again and again.
+    # Short enough that each poison image kills repeatedly.
     return {**env, **poison, "OCRSVC_ISOLATION": "process", "OCRSVC_CRASH_DENYLIST_S": "5"}
 
 
 @contextmanager
 def idle_connections(port: int, picture: Picture, count: int = 4) -> Iterator[None]:
-    """Connections that have had an answer, and wait."""
+    """Keep connections open that have received an answer."""
     clients = [ChaosClient(port, [picture], (), number) for number in range(count)]
     failures = [failure for client in clients if (failure := client._exchange(picture, keep=True))]  # noqa: SLF001
     assert not failures, failures
@@ -177,10 +177,10 @@ def idle_connections(port: int, picture: Picture, count: int = 4) -> Iterator[No
 
 
 def shared_memory_in_use() -> set[Path]:
-    """Files of shared memory that a process has open or mapped, and so not those that an ended service has left."""
+    """Shared-memory files that any process has open or mapped."""
     found: set[Path] = set()
     for process in Path("/proc").glob("[0-9]*"):
-        # A process may end meanwhile, and others belong to somebody else.
+        # A process may end meanwhile, or belong to another user.
         with suppress(OSError):
             mapped = re.findall(r"\s(/dev/shm/.*)$", (process / "maps").read_text(), re.MULTILINE)
             found.update(map(Path, mapped), (link.readlink() for link in (process / "fd").iterdir()))
@@ -188,17 +188,17 @@ def shared_memory_in_use() -> set[Path]:
 
 
 def kill_arbiter(service: Service, max_s: float) -> float | None:
-    """Kill it with -9; seconds until everything is gone, None if it takes more than `max_s` (and it is ended here)."""
+    """Kill the arbiter; returns seconds until all processes have ended, None after `max_s` (then kills them)."""
     family, began_s = list(family_of(service.process.pid)), time.monotonic()
     service.process.kill()
     service.process.wait()
 
-    def none_lives() -> bool:
-        # What init has not reaped yet holds nothing any more.
+    def all_ended() -> bool:
+        # A zombie holds no resources.
         return not [pid for pid in family if state_of(pid) not in ("", "Z")]
 
     try:
-        wait_until(none_lives, max_s, lambda: "processes are left")
+        wait_until(all_ended, max_s, lambda: "processes have not ended")
     except TimeoutError:
         for pid in family:
             with suppress(ProcessLookupError):
@@ -208,7 +208,7 @@ def kill_arbiter(service: Service, max_s: float) -> float | None:
 
 
 def figures(crowd: list[ChaosClient], seconds: float) -> dict[str, Any]:
-    """What the clients saw."""
+    """Counts and latencies of the clients."""
     latencies = sorted(latency for client in crowd for latency in client.tally.latencies_s)
     failures: Counter[str] = sum((client.tally.failures for client in crowd), Counter())
     return {
@@ -222,31 +222,33 @@ def figures(crowd: list[ChaosClient], seconds: float) -> dict[str, Any]:
 
 
 def deaths(text: str) -> dict[str, Any]:
-    """What the service's log says of its children."""
+    """Crashes and denylisted images in the service's log."""
     return {
         "children_lost": dict(Counter(re.findall(r"CHILD \d+ LOST: ([\w ]+)", text))),
         "denied": len(re.findall("DENYLISTED", text)),
     }
 
 
-def is_lost(result: dict[str, Any], kind: str, clients: int) -> bool:
-    """Whether anything went wrong that must not."""
+def is_failed(result: dict[str, Any], kind: str, clients: int) -> bool:
+    """Whether the result breaks a promise."""
     failures: dict[str, int] = result["failures"]
-    forgiven = clients * result["kills"] if kind == "workers" else 0
+    allowed = clients * result["kills"] if kind == "workers" else 0
     is_wrong = any("connection" not in name for name in failures)
-    return is_wrong or sum(failures.values()) > forgiven or result["gone_s"] is None or bool(result["left"])
+    return is_wrong or sum(failures.values()) > allowed or result["gone_s"] is None or bool(result["left"])
 
 
 def main() -> int:
-    """Run it, print the result."""
+    """Run the benchmark and print the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--victims", choices=tuple(EVERY_S), default="children")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--every", type=float, help="seconds between two kills")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--latency", type=float, default=0.03, help="seconds an image waits in the engine")
-    parser.add_argument("--gone", type=float, default=5.0, help="seconds until everything is gone with the arbiter")
-    parser.add_argument("--log", type=Path, help="where to keep the service's log")
+    parser.add_argument(
+        "--gone", type=float, default=5.0, help="seconds within which all processes must end after the arbiter"
+    )
+    parser.add_argument("--log", type=Path, help="file to copy the service's log to")
     args = parser.parse_args()
     print_machine()
     with tempfile.TemporaryDirectory() as folder:
@@ -254,7 +256,7 @@ def main() -> int:
         if args.log:
             args.log.write_bytes(next(Path(folder).glob("*.log")).read_bytes())
     print(json.dumps(result))
-    return int(is_lost(result, args.victims, args.clients))
+    return int(is_failed(result, args.victims, args.clients))
 
 
 if __name__ == "__main__":

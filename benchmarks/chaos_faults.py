@@ -1,14 +1,14 @@
-"""Load on a real service while the operating system refuses calls, one fault after the other.
+"""Injects operating-system faults into a real service under load, one after the other.
 
     python benchmarks/chaos_faults.py                 all of them, about five minutes
     python benchmarks/chaos_faults.py fork clock      those whose names contain one of the words
 
-Each fault gets a service of its own with two workers and the fake engine, and 20 clients who check every answer. It is
-injected for some seconds, while a worker is killed or replaced or the configuration is read again, and then lifted.
-What must hold: the arbiter lives, both workers are ready again soon afterwards, and no request fails but those on a
-process that failed: at most one a client for each. The last line of stdout is the result as JSON; the exit code is 1
-when a fault was not survived. Calls are refused by a preloaded library (tests/doubles/os_faults.py), which needs `cc`;
-cgroups and a small tmpfs are used where they may be made, and the fault is skipped where not.
+Each fault gets a new service with two workers and the fake engine, and 20 clients that check every answer. It lasts
+some seconds, while a worker is killed or replaced or the configuration is reloaded. The arbiter must survive, both
+workers must be ready soon after the fault is lifted, and no request may fail except those on a failed process: at most
+one per client and process. The last line of stdout is the result as JSON; exit code 1 if a fault was not survived. A
+preloaded library (tests/doubles/os_faults.py; needs `cc`) makes system calls fail. Some faults use cgroups or a small
+tmpfs, and are skipped where these cannot be made.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from typing import Any
 
 from bench.faults import FAULTS, SETTLE_S, TIMEOUT_S, Fault, Scene, Skipped
 from bench.machine import print_machine
-from chaos import Until
+from chaos import NumbersUntil
 
-# bench.faults has made the path known.
+# Defined here because bench.faults adds the path of its types.
 from os_faults import Faults
 from soak import KINDS, WORKERS, Client, Service, make_pictures, serve, wait_until
 
@@ -38,7 +38,7 @@ Start = Callable[[Mapping[str, str], Path], AbstractContextManager[Service]]
 
 
 def is_settled(service: Service) -> bool:
-    """Whether both workers are ready, and none wants to go."""
+    """Whether both workers are ready and neither is about to be replaced."""
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=5)
     try:
         connection.request("GET", "/ops/workers")
@@ -51,10 +51,10 @@ def is_settled(service: Service) -> bool:
 
 
 def run(fault: Fault, args: argparse.Namespace, folder: Path, start: Start = serve) -> dict[str, Any]:
-    """Load, fault and aftermath of one service; what came of it.
+    """Start a service, inject the fault under load, and return what happened.
 
     Args:
-        start: Starts the service, with settings and a folder of its own.
+        start: Starts the service with settings and a folder.
     """
     faults = Faults(folder)
     usual = {
@@ -75,8 +75,8 @@ def run(fault: Fault, args: argparse.Namespace, folder: Path, start: Start = ser
 
 
 def observe(fault: Fault, scene: Scene, args: argparse.Namespace) -> dict[str, Any]:
-    """What the clients see from before the fault until after it."""
-    turns = Until(float("inf"))
+    """Run the clients before, during and after the fault; returns what they saw."""
+    turns = NumbersUntil(float("inf"))
     crowd = [
         Client(scene.service.port, KINDS[number % len(KINDS)], make_pictures(tr=False), turns, number)
         for number in range(args.clients)
@@ -92,11 +92,11 @@ def observe(fault: Fault, scene: Scene, args: argparse.Namespace) -> dict[str, A
         wait_until(
             lambda: is_settled(scene.service) or ended() is not None,
             SETTLE_S,
-            lambda: "the workers are not ready again",
+            lambda: "the workers did not become ready again",
         )
         settled_s = time.monotonic()
         time.sleep(1.0)
-        problem = "" if ended() is None else f"the arbiter has ended with {ended()}"
+        problem = "" if ended() is None else f"the arbiter ended with {ended()}"
     except (TimeoutError, AssertionError, StopIteration) as error:
         lifted_s = settled_s = began_s
         problem = str(error) or type(error).__name__
@@ -108,7 +108,7 @@ def observe(fault: Fault, scene: Scene, args: argparse.Namespace) -> dict[str, A
     latencies = sorted(latency for client in crowd for latency in client.tally.latencies_s)
     allowed = args.clients * scene.failed
     if not problem and sum(failures.values()) > allowed:
-        problem = f"{sum(failures.values())} requests failed, {allowed} were on processes that did"
+        problem = f"{sum(failures.values())} requests failed, at most {allowed} may"
     return {
         "fault": fault.name,
         "for_s": round(lifted_s - began_s, 1),
@@ -122,32 +122,32 @@ def observe(fault: Fault, scene: Scene, args: argparse.Namespace) -> dict[str, A
 
 
 def row(result: Mapping[str, Any]) -> str:
-    """One line of the table."""
+    """A row of the table."""
     failures = ", ".join(f"{count} {name}" for name, count in result["failures"].items()) or "0"
     cells = (result["for_s"], result["failed_processes"], result["answered"], failures, result["max_ms"])
     return f"| {result['fault']} | {' | '.join(map(str, cells))} | {result['settled_s']} | {result['verdict']} |"
 
 
 def main() -> int:
-    """Run them, print the table and the result."""
+    """Run the benchmark; returns the exit code."""
     args = arguments().parse_args()
     print_machine()
     return run_all(args)
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What the table can be told."""
+    """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("words", nargs="*", help="only faults whose names contain one of these")
     parser.add_argument("--seconds", type=float, default=4.0, help="how long a fault lasts")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--latency", type=float, default=0.03, help="seconds an image waits in the engine")
-    parser.add_argument("--log", type=Path, help="a folder to keep the services' logs in")
+    parser.add_argument("--log", type=Path, help="folder to copy the services' logs to")
     return parser
 
 
 def run_all(args: argparse.Namespace, start: Start = serve) -> int:
-    """The table of all faults, and the result as JSON; the exit code."""
+    """Inject all faults, and print the table and the result as JSON; returns the exit code."""
     print(f"settings: {WORKERS} workers, {args.clients} clients, heartbeat {TIMEOUT_S} s, engine fake {args.latency} s")
     print("| Fault | for s | processes failed | answered | failed | max ms | ready again after s | verdict |")
     print("|---|---|---|---|---|---|---|---|", flush=True)

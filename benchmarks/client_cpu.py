@@ -1,10 +1,10 @@
-"""CPU time of the Python client for a page, and of `ocrsvc batch --on URL`: services that answer at once.
+"""CPU time per page of the Python client and of `ocrsvc batch --on URL`, against services that answer at once.
 
     python benchmarks/client_cpu.py                     300 pages of 300 kB, each way three times in turn
     python benchmarks/client_cpu.py --pages 2000
 
-The two services are processes of their own, whose time does not count. Of `ocrsvc batch` a run over a few pages is
-taken off, which is its start. The last line of stdout is the result as JSON.
+The two services are separate processes, whose time does not count. From the time of `ocrsvc batch` a run over a few
+pages is subtracted, which is its start. The last line of stdout is the result as JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIRST = 20
 
 
 def main() -> int:
-    """Every way in turn, and the result."""
+    """Run the benchmark: each client in turn."""
     args = _parser().parse_args()
     print_machine()
     print(f"settings: {json.dumps(vars(args))}")
@@ -46,7 +46,7 @@ def main() -> int:
             "ocrsvc batch --on url,url": lambda: _by_batch(urls, args, Path(folder)),
         }
         found = {name: [way() for _ in range(args.rounds)] for name, way in ways.items()}
-    print("| way | CPU of a page |\n|---|---|")
+    print("| way | CPU per page |\n|---|---|")
     for name, each in found.items():
         print(f"| {name} | {min(each):.2f} to {max(each):.2f} ms, median {statistics.median(each):.2f} |")
     print(json.dumps({"machine": describe(), "settings": vars(args), "cpu_ms": found}))
@@ -56,14 +56,14 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pages", type=int, default=300)
-    parser.add_argument("--kilobytes", type=int, default=300, help="of a page")
+    parser.add_argument("--kilobytes", type=int, default=300, help="per page")
     parser.add_argument("--rounds", type=int, default=3)
     return parser
 
 
 @contextmanager
 def _services() -> Iterator[list[str]]:
-    """The addresses of two services."""
+    """Start two services; yields their URLs."""
     started = [subprocess.Popen([sys.executable, str(_SERVICE)], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     try:
         yield [f"http://127.0.0.1:{each.stdout.readline().strip()}" for each in started if each.stdout]
@@ -74,7 +74,7 @@ def _services() -> Iterator[list[str]]:
 
 
 def _by_thread(urls: str | list[str], args: argparse.Namespace) -> float:
-    """Milliseconds of CPU that a page takes, one after the other."""
+    """CPU milliseconds per page, with one request at a time."""
     page, count = bytes(args.kilobytes * 1000), int(args.pages)
     with Client(urls) as client:
         for _ in range(_FIRST):
@@ -106,12 +106,12 @@ def _by_batch(urls: list[str], args: argparse.Namespace, folder: Path) -> float:
 
 
 def _batch_cpu_s(urls: list[str], count: int, kilobytes: int, folder: Path) -> float:
-    """CPU of a whole run over so many files."""
+    """CPU seconds of a batch run over `count` files."""
     with tempfile.TemporaryDirectory(dir=folder) as work:
         pages = Path(work, "pages")
         pages.mkdir()
         for number in range(count):
-            # No file is another's copy, and none is a document of several pages.
+            # Files must differ, and none may be a document of several pages.
             (pages / f"{number:06}.jpg").write_bytes(
                 b"\xff\xd8\xff" + random.Random(number).randbytes(kilobytes * 1000)
             )

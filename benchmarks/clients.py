@@ -2,8 +2,8 @@
 
     python benchmarks/clients.py [--record] [--out docs/clients.md]
 
-With --record, what the clients send is recorded anew. Exit code 1 if a client failed. Needs network access for the
-first run, which takes minutes and 2 GB under the folder that OCRSVC_CLIENTS names (~/.cache/ocrsvc-clients).
+With --record the clients' requests are recorded anew. Exit code 1 if a client failed. Needs network access for the
+first run, which takes minutes and 2 GB in the folder OCRSVC_CLIENTS (default ~/.cache/ocrsvc-clients).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _page(cases: list[ET.Element]) -> str:
 
 
 def _row(case: ET.Element) -> Mapping[str, str]:
-    """What the test reported of its client: format, client, version, result."""
+    """What the test reported about its client: format, client, version, result."""
     properties = {item.get("name", ""): item.get("value", "") for item in case.iter("property")}
     result = properties.get("result", "failed")
     if case.find("failure") is not None or case.find("error") is not None:

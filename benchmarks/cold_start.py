@@ -2,9 +2,9 @@
 
     python benchmarks/cold_start.py [--wheels FOLDER]
 
-Clones this repository (what is committed), downloads every package into a folder, and then, without any download,
-runs `make install` and `make serve`, waits until /readyz answers 200, and posts a page. The seconds of each step are
-printed. With --wheels the folder is used as it is, and kept; without, a temporary one is filled first.
+Clones this repository (committed files only), downloads every package into a folder, and then, offline, runs `make
+install` and `make serve`, waits until /readyz answers 200, and posts a page. Prints the seconds of each step. With
+--wheels the packages in that folder are used, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAGE = ROOT / "tests" / "pages" / "notice.png"
 WORD = "Notice"
 READY_LIMIT_S = 300.0
 STOP_LIMIT_S = 30.0
-# Of what `make install` installs, what pip needs to build the package itself is declared elsewhere.
+# pip needs these to build the package itself; pyproject.toml declares them as build requirements.
 BUILD_PACKAGES = ("setuptools>=77", "wheel")
 
 
@@ -41,7 +41,7 @@ class Steps:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Time what happens inside, and print it."""
+        """Time the block, and print its seconds."""
         began_s = time.perf_counter()
         yield
         self.seconds[name] = round(time.perf_counter() - began_s, 1)
@@ -49,14 +49,14 @@ class Steps:
 
 
 def run(command: list[str], cwd: Path, env: Mapping[str, str] | None = None) -> None:
-    """Run to the end; exits with the output when it fails."""
+    """Run a command; exits with its output if it fails."""
     done = subprocess.run(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout.decode('utf-8', 'replace')[-3000:]}")
 
 
 def download(clone: Path, wheels: Path) -> None:
-    """Put every package that `make install` needs into the folder, with a pip of its own."""
+    """Download every package that `make install` needs into the folder."""
     extras = "cpu,openvino,tr,dev" if os.uname().machine == "x86_64" else "cpu,dev"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "-d", str(wheels)]
     run([*command, *BUILD_PACKAGES, "-c", "constraints.txt", f".[{extras}]"], clone)
@@ -64,7 +64,7 @@ def download(clone: Path, wheels: Path) -> None:
 
 @contextlib.contextmanager
 def serving(clone: Path, env: Mapping[str, str]) -> Iterator[str]:
-    """`make serve` on a free port; its URL. Its processes are a group, which is ended afterwards."""
+    """Run `make serve` on a free port; yields its URL. Ends its process group afterwards."""
     port = free_port()
     command = ["make", "serve", f"ARGS=-b 127.0.0.1:{port}"]
     with tempfile.TemporaryFile() as log:
@@ -83,16 +83,16 @@ def serving(clone: Path, env: Mapping[str, str]) -> Iterator[str]:
 
 
 def end_group(server: subprocess.Popen[bytes]) -> None:
-    """Ask make and what it started to end; kill what does not."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
+    """Ask make and its children to end; kill those that do not."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, sign)
+            os.killpg(server.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(STOP_LIMIT_S)
 
 
 def read_page(url: str) -> None:
-    """Post the first page; exits when its text does not come back."""
+    """Post the first page; exits if its text is not in the answer."""
     body, content_type = form_with_file(PAGE.read_bytes(), PAGE.name, "image/png")
     answer = ask(url, "POST", "/v1/ocr", body, content_type)
     if answer.status != 200 or WORD not in json.loads(answer.text)["pages"][0]["text"]:
@@ -100,9 +100,9 @@ def read_page(url: str) -> None:
 
 
 def check(scratch: Path, wheels: Path | None, steps: Steps) -> None:
-    """All steps in order."""
+    """Run all steps in order."""
     clone = scratch / "clone"
-    # The caller's own environments and settings would reach into the fresh one.
+    # The caller's environment and settings must not affect the clone.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OCRSVC_", "PYTHON", "VIRTUAL_"))}
     with steps.timed("git clone"):
         run(["git", "clone", "--quiet", str(ROOT), str(clone)], scratch)
@@ -121,9 +121,9 @@ def check(scratch: Path, wheels: Path | None, steps: Steps) -> None:
 
 
 def main() -> int:
-    """Run once; 0 when the first page was read."""
+    """Run the benchmark; returns 0 if the first page was read."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--wheels", type=Path, help="a folder that holds every package already; nothing is downloaded")
+    parser.add_argument("--wheels", type=Path, help="a folder with every package; nothing is downloaded")
     parser.add_argument("--out", type=Path, help="the JSON file; results/cold_start.json if left out")
     asked = parser.parse_args()
     print_machine()
@@ -131,7 +131,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         check(Path(scratch), asked.wheels, steps)
     total_s = sum(seconds for name, seconds in steps.seconds.items() if name != "downloads")
-    print(f"from the clone to the first page, downloads apart: {total_s:.1f} s")
+    print(f"from the clone to the first page, without downloads: {total_s:.1f} s")
     write_result("cold_start", {"steps_s": steps.seconds, "total_without_downloads_s": round(total_s, 1)}, asked.out)
     return 0
 

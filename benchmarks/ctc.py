@@ -2,7 +2,8 @@
 
     python benchmarks/ctc.py [--lines 128] [--steps 128] [--classes 3862] [--beam 10]
 
-Greedy and prefix beam search over the same random scores, on one thread. Each is the median of a few runs.
+Runs greedy and prefix beam search over the same random scores on one thread, and prints the median of five runs of
+each.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SEED = 1
 
 
 def scores(lines: int, steps: int, classes: int) -> NDArray[np.float32]:
-    """Logits as a recognizer gives them: mostly one class clear of the rest, half of the time blank."""
+    """Logits like a recognizer's: mostly one class well above the others, half of the time the blank."""
     random = np.random.default_rng(SEED)
     table = random.normal(0, 2, (lines, steps, classes)).astype(np.float32)
     winners = np.where(random.random((lines, steps)) < 0.5, 0, random.integers(1, classes, (lines, steps)))
@@ -41,13 +42,13 @@ def greedy(table: NDArray[np.float32]) -> list[list[int]]:
 
 
 def several(work: Callable[[], object], runs: int = 5) -> Spent:
-    """The medians of a few runs."""
+    """Medians of several runs."""
     spent = [timed(work) for _ in range(runs)]
     return Spent(median(one.wall_s for one in spent), median(one.cpu_s for one in spent))
 
 
 def main() -> int:
-    """Run once; 1 when a goal is missed by processor time, which others on the machine do not add to."""
+    """Run the benchmark; returns 1 if a goal in processor time is missed, which other load does not affect."""
     from ocrsvc.engines.ppocr.pipeline.ctc import beam_search, prune
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])

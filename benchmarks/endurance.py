@@ -2,11 +2,11 @@
 
     python benchmarks/endurance.py [--requests 50000] [--round 20]
 
-The fake engine at 0 ms stands in for a model; everything before and after it is real: JPEG and PNG pages of several
-sizes, raw and as forms, from 20 clients that keep their connections, every answer compared with the one that its page
-got alone. The load comes in rounds; after each, the service rests until it has given its free memory back, and its
-resident memory is read. The first tenth is warm-up; growth is the mean of the last third of the readings after it over
-the mean of the first third, because single ones differ by some percent. Exit code 1 when it is above 2 %.
+Only the model is replaced, by the fake engine at 0 ms. JPEG and PNG pages of several sizes, raw and in forms, come from
+20 clients on kept-alive connections, and every answer is compared with the answer that its page got alone. The load
+comes in rounds. After each round the service rests until it has released its free memory, and its resident memory is
+read. The first tenth is warm-up. Growth compares the mean of the last third of the later readings with that of the
+first third, because single readings vary by some percent. Exit code 1 if it is above 2 %.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from bench.service import Service, ask, form_with_file, started
 GOAL_SHARE = 0.02
 CLIENTS = 20
 WARM_UP_SHARE = 0.1
-# An engine thread gives free memory back after a second without work.
+# An engine thread releases free memory after a second without work.
 REST_S = 2.0
 MIN_ROUNDS = 4
 _SIZES_PX = (480, 700, 1100)
 
 
 def pages() -> list[tuple[str, bytes]]:
-    """Pages by media type: scans, the same smaller and larger, as JPEG and PNG, in colour and gray."""
+    """Pages with their media types: a scan in several sizes, as JPEG and PNG, in colour and gray."""
     colour = cv2.imdecode(np.frombuffer(scan(0), np.uint8), cv2.IMREAD_COLOR)
-    assert colour is not None, "OpenCV reads what it wrote"
+    assert colour is not None, "OpenCV cannot decode the scan"
     found = [("image/jpeg", scan(0)), ("image/png", tiny_png())]
     for width in _SIZES_PX:
         sized = cv2.resize(colour, (width, width * 3 // 4), interpolation=cv2.INTER_AREA)
@@ -50,7 +50,7 @@ def pages() -> list[tuple[str, bytes]]:
 
 
 def requests() -> list[Request]:
-    """Every page raw, and every page in a form."""
+    """Every page once as the body and once in a form."""
     made = []
     for number, (kind, data) in enumerate(pages()):
         form, form_type = form_with_file(data, f"page{number}", kind)
@@ -60,7 +60,7 @@ def requests() -> list[Request]:
 
 
 def run_round(service: Service, sends: Sequence[Request], expected: dict[str, str], seconds: float) -> int:
-    """One round; how many requests. Exits on a wrong answer."""
+    """Run one round; returns the number of requests. Exits on a wrong answer."""
     result = run_load(service, sends, CLIENTS, seconds, keep_alive=True)
     if wrong := result.wrong(expected):
         sys.exit(f"WRONG {wrong[:3]}")
@@ -68,7 +68,7 @@ def run_round(service: Service, sends: Sequence[Request], expected: dict[str, st
 
 
 def endure(service: Service, count: int, round_s: float) -> dict[str, object]:
-    """Rounds until so many requests are answered; the figures."""
+    """Run rounds until `count` requests are answered; returns the figures."""
     sends = requests()
     expected = {
         send.name: text_of(
@@ -98,7 +98,7 @@ def endure(service: Service, count: int, round_s: float) -> dict[str, object]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once; 0 when memory stayed flat."""
+    """Run the benchmark; returns 0 if memory does not grow."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--requests", type=int, default=50_000)
     parser.add_argument("--round", type=float, default=20.0, help="seconds of load between two rests")

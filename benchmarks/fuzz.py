@@ -1,20 +1,18 @@
-"""Malformed input to every wire format: none may crash the service, hang it or hold its memory.
+"""Sends malformed input to every wire format; none may crash the service, hang it or hold its memory.
 
     python benchmarks/fuzz.py [--inputs 1000000] [--seed 1] [--only paddlex]
 
-In process, without sockets, over a reader that has its answer ready once the image is decoded.
+Runs in process, without sockets, with a reader that only decodes images and returns a fixed text.
 
-- HTTP: each format's good requests to the WSGI application are changed at random: bytes changed, cut, doubled, pieces
-  of other requests put in, members of JSON replaced by other values, a few bytes repeated up to a megabyte of text,
-  other content types, paths, methods and queries.
-- gRPC's messages (grpc_messages): those of each method, their fields left out, doubled and replaced at any depth.
-- gRPC's connections (grpc_frames): whole conversations in HTTP/2 frames, with floods of each kind of frame, odd
-  headers, wrong lengths and windows, cut into pieces anywhere.
+- HTTP: random mutations of each format's well-formed requests: changed bytes, cuts, repeats, pieces of other requests,
+  other JSON values, up to a megabyte of a repeated text, other content types, paths, methods and queries.
+- gRPC messages (grpc_messages): every method's messages with fields removed, repeated and replaced at any depth.
+- gRPC connections (grpc_frames): whole connections of HTTP/2 frames, with floods of each frame type, odd headers, wrong
+  lengths and windows, split anywhere.
 
-A violation is a status of 500 or INTERNAL (no engine is here to fail), any exception, an input that costs more
-processor time than the limit, memory that keeps growing, or, on gRPC's connections, one that holds a worker that
-leaves, that gives back less than it held, or that keeps its neighbour from being served. Whoever waits for ever ends
-the run with a traceback of where. Exit code 1 on any violation.
+Violations are: status 500 or INTERNAL (no engine is here to fail), any exception, an input that takes more processor
+time than the limit, growing memory, and on gRPC connections one that blocks a worker's shutdown, releases less than it
+held, or starves its neighbour. A hang ends the run with a traceback. Exit code 1 on any violation.
 """
 
 from __future__ import annotations
@@ -47,11 +45,11 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.memory import read_rss_bytes
 
-# Processor time, so that a busy machine is no violation.
+# Processor time, so that a busy machine causes no violation.
 LIMIT_S = 1.0
 HANG_S = 300.0
 MAX_GROWTH_BYTES = 32 << 20
-# What is allocated once, and what caches hold, comes in the first inputs.
+# The first inputs fill caches and one-time allocations.
 WARM_UP_SHARE = 0.2
 CONTENT_TYPES = (
     JSON,
@@ -80,7 +78,7 @@ VALUES: tuple[object, ...] = (
     *("\ud800".encode("utf-8", "surrogatepass").decode("utf-8", "replace"), "\0", "http://127.0.0.1/x.png", "data:,"),
     *([], {}, [[]], [None], [0], [[1, 2]], [[[1, 2], [3, 4]]], [[["x", 2], [3, 4]]], {"a": {}}, ["image"], "image"),
 )
-# What a parser may look at again and again, when there is a lot of it.
+# Texts that, repeated, may make a parser slow.
 FLOODS = (
     *(
         b"=",
@@ -146,7 +144,7 @@ Asked = tuple[Exchange, str, dict[str, str]]
 
 @dataclass
 class Tally:
-    """What happened so far."""
+    """Results so far."""
 
     ends: collections.Counter[str]
     slowest_s: float
@@ -154,14 +152,14 @@ class Tally:
 
 
 Part = Callable[[random.Random], tuple[str, object]]
-"""Sends one malformed input: how it ended, and what was sent. Whatever it raises is a violation."""
+"""Sends a malformed input; returns how it ended and what was sent. An exception is a violation."""
 
 
 def main() -> int:
-    """Mutate, send, judge; the exit code."""
+    """Run the benchmark; returns the exit code."""
     asked = _arguments()
     print_machine()
-    # A call that is our fault would be logged with its traceback; it is told below, with what was sent.
+    # Do not log tracebacks of server errors; violations are printed with their input below.
     logging.getLogger("ocrsvc").addHandler(logging.NullHandler())
     parts, chance = _parts(asked.only), random.Random(asked.seed)
     tally = Tally(collections.Counter(), 0.0, [])
@@ -177,11 +175,11 @@ def main() -> int:
     growth = read_rss_bytes() - warm_bytes
     if growth > MAX_GROWTH_BYTES:
         tally.violations.append(f"memory grew by {growth >> 20} MiB")
-    return _tell(tally, asked, growth, time.monotonic() - began_s)
+    return _report(tally, asked, growth, time.monotonic() - began_s)
 
 
 def _parts(only: str | None) -> list[Part]:
-    """Those asked for; without a name, one for each good request, and gRPC's as often as any four."""
+    """The parts to run: by default one per well-formed request, and each gRPC part twice per kind."""
     image = tiny_png()
     good = [exchange for exchange in exchanges(image) if only in {None, exchange.adapter}]
     found: list[Part] = []
@@ -193,12 +191,12 @@ def _parts(only: str | None) -> list[Part]:
         named = {"grpc_messages": bench.send_message, "grpc_frames": bench.send_connection}
         found += [part for name, part in named.items() if only in {None, "grpc", name}] * (1 if only else 2)
     if not found:
-        raise SystemExit(f"There is no part {only!r}.")
+        raise SystemExit(f"Unknown part {only!r}.")
     return found
 
 
 def send(part: Part, chance: random.Random, tally: Tally) -> None:
-    """Send one input, and note what is wrong with its answer."""
+    """Send one input, and record violations."""
     began_s = time.process_time()
     try:
         end, sent = part(chance)
@@ -222,7 +220,7 @@ def _send_request(
 
 
 def mutate(exchange: Exchange, others: Sequence[Exchange], chance: random.Random) -> Asked:
-    """A good request, made worse once to three times."""
+    """Apply one to three random mutations to a well-formed request."""
     for _ in range(chance.randint(1, 3)):
         exchange = chance.choice(MUTATIONS)(exchange, others, chance)
     headers = {name: str(chance.choice((*VALUES, 64, 32))) for name in HEADERS if chance.random() < 0.05}
@@ -261,7 +259,7 @@ def _swap_type(exchange: Exchange, _others: Sequence[Exchange], chance: random.R
     return replace(exchange, content_type=chance.choice(CONTENT_TYPES))
 
 
-def _bend_json(exchange: Exchange, _others: Sequence[Exchange], chance: random.Random) -> Exchange:
+def _mutate_json(exchange: Exchange, _others: Sequence[Exchange], chance: random.Random) -> Exchange:
     try:
         value = json.loads(exchange.body)
     except (ValueError, RecursionError):
@@ -278,7 +276,7 @@ def _bend_json(exchange: Exchange, _others: Sequence[Exchange], chance: random.R
 
 
 def _flood(exchange: Exchange, _others: Sequence[Exchange], chance: random.Random) -> Exchange:
-    """Text of up to a megabyte anywhere in the body; as often a hundred bytes as a hundred thousand."""
+    """Insert up to a megabyte of repeated text; sizes are evenly distributed by their logarithm."""
     piece, size = chance.choice(FLOODS), int(2 ** chance.uniform(*FLOOD_BITS))
     at = chance.randint(0, len(exchange.body))
     text = piece * (size // len(piece) + 1)
@@ -286,11 +284,11 @@ def _flood(exchange: Exchange, _others: Sequence[Exchange], chance: random.Rando
 
 
 MUTATIONS: tuple[Callable[[Exchange, Sequence[Exchange], random.Random], Exchange], ...] = (
-    *(_change_bytes, _cut, _double, _swap_body, _swap_path, _swap_type, _bend_json, _bend_json, _flood),
+    *(_change_bytes, _cut, _double, _swap_body, _swap_path, _swap_type, _mutate_json, _mutate_json, _flood),
 )
 
 
-def _tell(tally: Tally, asked: argparse.Namespace, growth: int, spent_s: float) -> int:
+def _report(tally: Tally, asked: argparse.Namespace, growth: int, spent_s: float) -> int:
     sent = sum(tally.ends.values())
     print(f"{sent} inputs in {spent_s:.0f} s, slowest {tally.slowest_s * 1000:.0f} ms, growth {growth / 2**20:.1f} MiB")
     print("ends: " + ", ".join(f"{end}: {count}" for end, count in sorted(tally.ends.items())))
@@ -313,7 +311,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="one adapter's name, native, grpc, grpc_messages or grpc_frames")
-    parser.add_argument("--out", type=Path, help="where the figures go; by default benchmarks/results")
+    parser.add_argument("--out", type=Path, help="the JSON file; results/fuzz.json if left out")
     return parser.parse_args()
 
 

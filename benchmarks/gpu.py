@@ -1,18 +1,17 @@
-"""Pages a second, latency, utilisation and memory on a GPU, against the bare models on the same one.
+"""Throughput, latency, utilisation and memory on a GPU, compared with the bare models on the same GPU.
 
     python benchmarks/gpu.py [--ways cuda-fp32,cuda-fp16,tensorrt-fp16] [--pages 16] [--lines 40] [--clients 1,8,32]
                              [--seconds 20] [--goal 270] [--workers planned,2,4]
 
 Draws forms of about 170 words (../shared/render_pages.py, as large as FUNSD's), posts them to the real service under
-each load, and watches the GPU through NVML meanwhile. The bare models: ONNX Runtime over the exact tensors that the
-pipeline feeds them for the same pages, in the batches that they came in, from one and from four threads. To beat:
-TurboOCR's claim of 270 pages/s and 11 ms on an RTX 5090.
+each load, and samples the GPU through NVML. The bare models are ONNX Runtime on the tensors and batches that the
+pipeline passes to them for the same pages, on one and on four threads. The goal is TurboOCR's claim of 270 pages/s and
+11 ms on an RTX 5090.
 
-Each way to compute is measured in a process of its own, so that none finds the memory or the kernels of another; one
-that does not open here is left out with its reason. TensorRT first builds its engines, which takes minutes, once. The
-other ways also tell what two shapes in turn cost a session (bench/gpu_shapes.py), how many lines a second it reads by
-lines in a run, and, with --workers, what more processes give. `--ways cpu-fp32` runs the same program where there is no
-GPU, to see that it works.
+Each way to compute runs in its own process, so that memory and kernels are not shared; a way that does not open here is
+skipped with the reason. TensorRT first builds its engines, which takes minutes once. The other ways also measure the
+cost of changing input shapes (bench/gpu_shapes.py) and lines per second by lines in a run. --workers tries other
+numbers of processes. `--ways cpu-fp32` runs the same program without a GPU, to check that it works.
 """
 
 from __future__ import annotations
@@ -47,32 +46,32 @@ BUILDING_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A provider and a precision."""
+    """A way to compute: a provider and a precision."""
 
     provider: Any
     precision: Any
 
     @property
     def device(self) -> Any:
-        """For OCRSVC_DEVICE."""
+        """Value of OCRSVC_DEVICE."""
         return "cpu" if self.provider == "cpu" else "cuda"
 
     @property
     def environment(self) -> dict[str, str]:
-        """For the service."""
+        """Settings of the service."""
         names = {"DEVICE": self.device, "PROVIDER": self.provider, "PRECISION": self.precision}
         return {f"OCRSVC_{name}": value for name, value in names.items()} | {"OCRSVC_BOOT_LIMIT_S": str(BUILDING_S)}
 
 
 @dataclass
 class GpuFigures:
-    """What NVML reported while a block ran; empty without a GPU."""
+    """NVML's samples while a block ran; empty without a GPU."""
 
     busy_percent: list[float] = field(default_factory=list)
     used_mb: list[float] = field(default_factory=list)
 
     def figures(self) -> dict[str, float]:
-        """Mean utilisation and the most memory."""
+        """Mean utilisation and peak memory."""
         if not self.used_mb:
             return {}
         return {
@@ -83,7 +82,7 @@ class GpuFigures:
 
 @contextlib.contextmanager
 def watched_gpu(device: str) -> Iterator[GpuFigures]:
-    """Look at the first GPU ten times a second."""
+    """Sample the first GPU ten times per second while the block runs."""
     gpu = GpuFigures()
     if device != "cuda":
         yield gpu
@@ -109,19 +108,19 @@ def watched_gpu(device: str) -> Iterator[GpuFigures]:
 
 
 def draw_pages(shared: Path, count: int, lines: int) -> list[bytes]:
-    """Pages with so many lines each."""
+    """Draw pages with `lines` lines each."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(shared / "render_pages.py"), "--seed", str(SEED), "--count", str(count)]
         subprocess.run([*command, "--lines", str(lines), "--lang", "en", "--out", folder], check=True)
         rows = [json.loads(row) for row in Path(folder, "manifest.jsonl").read_text("utf-8").splitlines()]
         words = sum(len(row["text"].split()) for row in rows) / len(rows)
-        print(f"pages: {len(rows)}, {words:.0f} words a page")
+        print(f"pages: {len(rows)}, {words:.0f} words per page")
         return [Path(folder, row["file"]).read_bytes() for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a model: which one, what it was fed, which outputs were asked for."""
+    """A model run: its session, input and requested outputs."""
 
     session: Any
     tensor: Any
@@ -129,9 +128,9 @@ class Run:
 
 
 def record_runs(way: Way, images: Sequence[bytes]) -> list[Run]:
-    """What the engine runs for these pages, read four at a time, so that lines come together in batches.
+    """Record the engine's model runs for these pages, read four at a time so that lines share batches.
 
-    Raises EngineUnavailable where this way does not open.
+    Raises EngineUnavailable if this way does not open.
     """
     from ocrsvc.engines.ppocr.engine import PpocrEngine
     from ocrsvc.engines.ppocr.runtime.model_cache import default_folder
@@ -153,7 +152,7 @@ def record_runs(way: Way, images: Sequence[bytes]) -> list[Run]:
     handles = [engine.open_handle() for _ in range(4)]
     for handle in handles:
         handle.warm_up()
-    Session.run = recording  # type: ignore[method-assign]  # given back below
+    Session.run = recording  # type: ignore[method-assign]  # restored below
     try:
         tasks = [ReadTask(decode(image, PixelLimits(50_000_000), gray=False)) for image in images]
         with ThreadPoolExecutor(len(handles)) as pool:
@@ -165,7 +164,7 @@ def record_runs(way: Way, images: Sequence[bytes]) -> list[Run]:
 
 
 def session_config(way: Way) -> Any:
-    """Of a session with one stream."""
+    """Settings of a session with one stream."""
     from ocrsvc.engines.ppocr.runtime.providers import GpuConfig
     from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 
@@ -175,9 +174,9 @@ def session_config(way: Way) -> Any:
 
 
 def bare(runs: Sequence[Run], pages: int, device: str) -> dict[str, dict[str, float]]:
-    """Pages a second of the recorded runs alone, by threads."""
+    """Pages per second of the recorded runs alone, by number of threads."""
     figures = {}
-    # Those of a GPU have one stream each.
+    # On a GPU each session has one stream.
     locks = {id(run.session): threading.Lock() if device == "cuda" else contextlib.nullcontext() for run in runs}
 
     def run_one(run: Run) -> None:
@@ -195,7 +194,7 @@ def bare(runs: Sequence[Run], pages: int, device: str) -> dict[str, dict[str, fl
 
 
 def serve(way: Way, images: Sequence[bytes], asked: argparse.Namespace, workers: str) -> dict[str, Any]:
-    """The service with so many workers, under each load; "planned" workers are the default."""
+    """Run the service under each load; `workers` is a number or "planned" for the default."""
     requests = [Request(str(number), "/v1/ocr", "image/png", image) for number, image in enumerate(images)]
     clients, seconds = [int(count) for count in asked.clients.split(",")], asked.seconds
     chosen = {} if workers == "planned" else {"OCRSVC_WORKERS": workers}
@@ -217,7 +216,7 @@ def serve(way: Way, images: Sequence[bytes], asked: argparse.Namespace, workers:
 
 
 def measure(way: Way, asked: argparse.Namespace) -> dict[str, Any]:
-    """One way: the bare models, the service, and what share of them and of the goal it reaches."""
+    """Measure one way: the bare models, the service, and its share of them and of the goal."""
     images = draw_pages(asked.shared, asked.pages, asked.lines)
     ceiling = bare(record_runs(way, images), len(images), way.device)
     shapes = measure_shapes(session_config(way), asked.batches) if way.provider != "tensorrt" else {}
@@ -231,8 +230,8 @@ def measure(way: Way, asked: argparse.Namespace) -> dict[str, Any]:
     return {"bare": ceiling, "shapes": shapes, "service": service}
 
 
-def measure_apart(name: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """The same in a process of its own; {"left_out": why} where it does not open there."""
+def measure_in_new_process(name: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Measure a way in its own process; {"left_out": reason} if it does not open there."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "way.json")
         command = [sys.executable, __file__, *arguments, "--ways", name, "--out", str(out), "--apart"]
@@ -245,10 +244,10 @@ def measure_apart(name: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def print_table(figures: dict[str, dict[str, Any]]) -> None:
-    """Each way in a row or two."""
+    """Print a line per way and load."""
     for name, found in figures.items():
         if "service" not in found:
-            print(f"{name}: {'left out' if 'left_out' in found else 'BROKE'}: {next(iter(found.values()))}")
+            print(f"{name}: {'skipped' if 'left_out' in found else 'FAILED'}: {next(iter(found.values()))}")
             continue
         bare_pace = max(row["pages_per_s"] for row in found["bare"].values())
         for load, row in found["service"].items():
@@ -257,12 +256,12 @@ def print_table(figures: dict[str, dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """Measure, print, write; 1 when a request failed or a way that opens broke, or none opens."""
+    """Run the benchmark; returns 1 if a request failed, a way broke after opening, or none opened."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds render_pages.py")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with render_pages.py")
     parser.add_argument("--ways", default=",".join(WAYS), help="provider-precision, …; cpu-fp32 needs no GPU")
     parser.add_argument("--pages", type=int, default=16)
-    parser.add_argument("--lines", type=int, default=40, help="on each page; 40 make about 170 words")
+    parser.add_argument("--lines", type=int, default=40, help="per page; 40 make about 170 words")
     parser.add_argument("--clients", default="1,8,32")
     parser.add_argument("--seconds", type=float, default=20.0, help="under each load")
     parser.add_argument("--workers", default="planned", help="numbers of workers to try; planned is the default")
@@ -274,7 +273,7 @@ def main() -> int:
     if asked.apart:
         return _measure_one(asked)
     print_machine()
-    figures = {name: measure_apart(name, sys.argv[1:]) for name in asked.ways.split(",")}
+    figures = {name: measure_in_new_process(name, sys.argv[1:]) for name in asked.ways.split(",")}
     print_table(figures)
     write_result("gpu", {"ways": figures, "goal": asked.goal}, asked.out)
     failed = any(row["failed"] for found in figures.values() for row in found.get("service", {}).values())

@@ -1,11 +1,11 @@
-"""Time that our rewrites of the models' graphs save on this processor.
+"""Time that the rewrites of the models' graphs save on this processor.
 
     python benchmarks/graph_rewrites.py [--shared ../shared] [--every 20] [--most-pixels 1000000]
 
-Bare runs over the exact tensors that the pipeline feeds its models for every n-th corpus page, one thread, in pairs:
-the detector with its subnormal weights mended only and in our layout (engines/ppocr/graph/memory_layout.py), the
-recognizer in single precision and in eight bits (engines/ppocr/graph/precision.py). Processor time of the thread, so
-that others on the machine disturb little.
+Runs the models alone on the tensors that the pipeline passes to them for every n-th corpus page, on one thread, in
+pairs: the detector with only its subnormal weights zeroed and with our memory layout
+(engines/ppocr/graph/memory_layout.py), the recognizer in single precision and in int8
+(engines/ppocr/graph/precision.py). Measures the thread's processor time, which other load hardly affects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DECIDED = ("best", "sure")
 
 
 def open_model(graph: bytes) -> ort.InferenceSession:
-    """One thread, as the engine runs it."""
+    """Open a session with one thread, as the engine does."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -36,7 +36,7 @@ def open_model(graph: bytes) -> ort.InferenceSession:
 
 
 def graphs() -> dict[str, tuple[bytes, bytes]]:
-    """Before and after, by model."""
+    """The graphs before and after a rewrite, by name of the rewrite."""
     import onnx
 
     from ocrsvc.engines.ppocr.graph import rewrite
@@ -65,7 +65,7 @@ def time_run(session: ort.InferenceSession, tensor: Tensor, outputs: Sequence[st
 
 
 def compare(pair: tuple[bytes, bytes], tensors: Sequence[Tensor], outputs: Sequence[str] | None) -> dict[str, float]:
-    """Each tensor once through both, one right after the other, after one run each to warm up."""
+    """Run each tensor through both graphs, one right after the other, after a warm-up run of each."""
     before, after = (open_model(graph) for graph in pair)
     for session in (before, after):
         time_run(session, tensors[0], outputs)
@@ -82,11 +82,11 @@ def compare(pair: tuple[bytes, bytes], tensors: Sequence[Tensor], outputs: Seque
 
 
 def main() -> int:
-    """Run once."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
     parser.add_argument("--every", type=int, default=20, help="only every n-th page")
-    parser.add_argument("--most-pixels", type=int, default=1_000_000, help="larger looks of the detector are left out")
+    parser.add_argument("--most-pixels", type=int, default=1_000_000, help="skip larger detector inputs")
     parser.add_argument("--out", type=Path, help="the JSON file; results/graphs.json if left out")
     asked = parser.parse_args()
     print_machine()

@@ -1,16 +1,17 @@
-"""What one hostile client takes from the others in latency, memory and processor time.
+"""Effect of one hostile client on other clients' latency and on the service's memory and processor time.
 
     python benchmarks/hostile.py [--format paddlex] [--only "text equals"] [--short] [--list]
     python benchmarks/hostile.py --key wrong [--against results/hostile.json]
 
-Every entry of the table of hostile requests (tests/hostile_requests.py), against one worker at its defaults with the
-fake engine, every format and gRPC open. While an entry is sent, again and again for a second at least, a client that
-has done nothing wrong has 20 small images a second read, and another one asks /healthz over a new connection 20 times
-a second; both come from addresses of their own. For each entry: whether the worker is the same process, the longest
-/healthz, the innocent client's p99 against that of an undisturbed service, most growth of resident memory, and how
-long it took to come back. With --key the service wants API keys, the innocent client has one, and the entries come with
-none, with a wrong or revoked one, or with one for something else: no status below 300 may be answered. --against tells
-what the same entries cost the service in a run before. Exit code 1 when a bound is missed.
+Sends every entry of the table of hostile requests (tests/hostile_requests.py) to one worker with default settings, the
+fake engine, every format and gRPC. Each entry is repeated for at least a second. Meanwhile an innocent client has 20
+small images per second read, and another asks /healthz over a new connection 20 times per second, both from distinct
+addresses. Prints for each entry whether the worker is still the same process, the slowest /healthz, the innocent
+client's p99 compared with an undisturbed service, the peak growth of resident memory, and the time until it recovered.
+
+With --key the service requires API keys: the innocent client has one, the attackers send none, a wrong or revoked one,
+or one with the wrong scope, and none of their requests may be answered with a status below 300. --against compares the
+processor time with that of an earlier run. Exit code 1 if a bound is missed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ HEALTH_LIMIT_S = 1.0
 P99_TIMES, P99_MORE_MS = 2.0, 100.0
 MAX_REFUSED_SHARE = 0.1
 BACK_S, BACK_MB = 60.0, 50.0
-# A request of 60 s may be answered so much later.
+# A request with a timeout of 60 s may be answered this late.
 ANSWER_LIMIT_S = 75.0
 _PAUSE_S = 0.1
 _REST_S = 0.2
@@ -50,7 +51,7 @@ _REST_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Undisturbed:
-    """What the service does when nobody attacks it; `cpu_share` is of one core."""
+    """Figures of the service without an attack; `cpu_share` is the share of one core."""
 
     p50_ms: float
     p99_ms: float
@@ -61,21 +62,21 @@ class Undisturbed:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one entry did.
+    """Effects of one entry.
 
     Attributes:
-        title: The format and the kind.
-        sent: Connections.
-        answers: How many had which status; 0 is none.
-        slowest_s: The longest time until a connection ended.
-        health_ms, p99_ms: The longest /healthz, and the innocent client's p99.
-        failed, refused: The innocent client's requests that were not answered, or wrongly; and those told to come back.
+        title: Format and kind of the entry.
+        sent: Number of connections.
+        answers: Number of answers by status; 0 is no answer.
+        slowest_s: Longest time until a connection ended.
+        health_ms, p99_ms: The slowest /healthz, and the innocent client's p99.
+        failed, refused: The innocent client's requests with no or a wrong answer, and those refused with 429 or 503.
         asked: All its requests meanwhile.
-        growth_mb: Most resident memory over that before.
-        back_s: Seconds until it was back; BACK_S if it was not.
-        kept_mb: What was left then.
-        cpu_ms: Processor time of the service for each connection, beside what the other clients take.
-        missed: The bounds that were.
+        growth_mb: Peak resident memory minus that before.
+        back_s: Seconds until memory recovered; BACK_S if it did not.
+        kept_mb: Growth that remained then.
+        cpu_ms: Processor time of the service per connection, without that for the other clients.
+        missed: The missed bounds.
     """
 
     title: str
@@ -95,7 +96,7 @@ class Row:
 
 
 def innocent_message(service: Service, field: str) -> tuple[bytes, str]:
-    """A small JPEG in a form, as bytes on the wire with this line in its head, and what its answer holds."""
+    """A request with a small JPEG in a form and the given header line, as bytes; and a text that its answer contains."""
     body, content_type = form_with_file(jpeg(), "page.jpg", "image/jpeg")
     name, _, value = field.partition(": ")
     answer = ask(service.url, "POST", "/v1/ocr", body, content_type, headers={name: value} if name else None)
@@ -110,7 +111,7 @@ def innocent_message(service: Service, field: str) -> tuple[bytes, str]:
 
 
 def measure_undisturbed(service: Service, watch: Watch) -> Undisturbed:
-    """The figures of a service that is left alone; its first second warms up."""
+    """Figures of the undisturbed service, after a second of warm-up."""
     time.sleep(1.0)
     from_s, used_s = time.monotonic(), service.processes.cpu_s()
     time.sleep(UNDISTURBED_S)
@@ -126,15 +127,15 @@ def measure_undisturbed(service: Service, watch: Watch) -> Undisturbed:
 
 
 class Attack:
-    """Sends entries to a service that is being watched.
+    """Sends entries to a watched service.
 
     Args:
         service: The service.
-        rpc_port: Its port for gRPC.
-        watch: What its other clients see.
-        undisturbed: What they saw before.
+        rpc_port: Its gRPC port.
+        watch: Records what the other clients see.
+        undisturbed: Figures before the attack.
         options: The command line.
-        field: The line of the head with the attacker's key; empty for none.
+        field: Header line with the attacker's key; empty for none.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class Attack:
         self._field = field
 
     def run(self, entry: Entry) -> Row:
-        """Send one entry, again and again for its time, and judge what the others saw."""
+        """Repeat one entry for its time, and judge the effects on the other clients."""
         processes = self._service.processes
         workers, before_mb, used_s = processes.workers(), processes.rss_mb(), processes.cpu_s()
         processes.forget_peak()
@@ -190,11 +191,11 @@ class Attack:
             yield from send(entry, address, short=short, limit_s=ANSWER_LIMIT_S, source=HOSTILE_SOURCE, field=field)
             if time.monotonic() >= until_s:
                 return
-            # The bounds are on what one request costs, not on how many a second can be refused.
+            # Pause: the bounds are on the cost of one request, not on the rate of refusals.
             time.sleep(_PAUSE_S)
 
     def _wait_for_memory(self, before_mb: float) -> tuple[float, float]:
-        """Seconds until memory is back, and by how much it is above what it was."""
+        """Seconds until memory has recovered, and the growth that remains."""
         began_s = time.monotonic()
         while (kept_mb := self._service.processes.rss_mb() - before_mb) > BACK_MB:
             if time.monotonic() - began_s > BACK_S:
@@ -218,7 +219,7 @@ class Attack:
             f"{figures['growth_mb']:.0f} MB over {entry.most_mb}": figures["growth_mb"] > entry.most_mb,
             f"{figures['kept_mb']:.0f} MB kept after {BACK_S:.0f} s": figures["kept_mb"] > BACK_MB,
             "answered 500": 500 in figures["answers"],
-            "answered without a right key": (
+            "answered without a valid key": (
                 self._options.key is not None
                 and entry.format not in {"http", "grpc"}
                 and any(200 <= status < 300 for status in figures["answers"])
@@ -229,14 +230,14 @@ class Attack:
 
 
 def _expects_an_end(entry: Entry) -> bool:
-    """Whether every connection says a whole request over HTTP, and waits."""
+    """Whether every connection sends a complete HTTP request and waits for the answer."""
     return entry.format != "grpc" and not any(
         conversation.pause_s or conversation.hold_s for conversation in entry.conversations
     )
 
 
 def print_row(row: Row) -> None:
-    """One line of the table."""
+    """Print a row of the table."""
     verdict = "; ".join(row.missed) or "ok"
     print(
         f"{row.title:<52} {row.slowest_s:6.2f} {row.health_ms:7.0f} {row.p99_ms:7.0f} {row.refused:4d} "
@@ -246,17 +247,19 @@ def print_row(row: Row) -> None:
 
 
 def print_comparison(rows: Sequence[Row], file: Path) -> None:
-    """The processor time of these entries now and in a run before; of entries over HTTP, which alone have keys."""
+    """Print the processor time of HTTP entries now and in an earlier run; gRPC has no keys."""
     before = {row["title"]: row["cpu_ms"] for row in json.loads(file.read_text("utf-8"))["rows"]}
     both = [row for row in rows if row.title in before and not row.title.startswith("grpc")]
     now_ms, before_ms = sum(row.cpu_ms for row in both), sum(before[row.title] for row in both)
-    print(f"{len(both)} entries, a connection each: {now_ms:.0f} ms of processor time, before {before_ms:.0f} ms")
+    print(
+        f"{len(both)} entries, one connection each: {now_ms:.0f} ms of processor time now, earlier {before_ms:.0f} ms"
+    )
 
 
 def attack_all(
     service: Service, rpc_port: int, entries: Sequence[Entry], options: argparse.Namespace, keys: AttackerKeys
 ) -> tuple[Undisturbed, list[Row]]:
-    """Every entry after the other."""
+    """Send all entries, one after the other."""
     message, expected = innocent_message(service, keys.innocent)
     with watching(service, message, expected, INNOCENT_PER_S) as watch:
         undisturbed = measure_undisturbed(service, watch)
@@ -271,11 +274,11 @@ def attack_all(
 
 
 def chosen(options: argparse.Namespace) -> list[Entry]:
-    """The entries that the command line asks for."""
+    """The entries that the command line selects."""
     folder = options.shared / "bad"
     found = table() + (of_folder(folder) if folder.is_dir() else [])
     if not folder.is_dir():
-        print(f"not sent: the damaged files, of which there are none in {folder} (--shared)")
+        print(f"skipped: damaged files, because {folder} does not exist (--shared)")
     return [
         entry
         for entry in found
@@ -285,34 +288,34 @@ def chosen(options: argparse.Namespace) -> list[Entry]:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", help="entries whose title, as --list shows it, holds this")
+    parser.add_argument("--only", help="entries whose title, as printed by --list, contains this")
     parser.add_argument("--format", help="one wire format's name, native, http or grpc")
-    parser.add_argument("--list", action="store_true", help="print the titles and end")
-    parser.add_argument("--short", action="store_true", help="the short forms, as the tests send them")
-    parser.add_argument("--seconds", type=float, default=1.0, help="for which an entry is repeated")
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="the folder that holds bad/")
-    parser.add_argument("--key", choices=KINDS, help="want API keys, and attack with none or one that is not right")
-    parser.add_argument("--against", type=Path, help="JSON file of a run before, whose processor time is compared")
+    parser.add_argument("--list", action="store_true", help="print the titles and exit")
+    parser.add_argument("--short", action="store_true", help="short forms of the entries, as in the tests")
+    parser.add_argument("--seconds", type=float, default=1.0, help="how long an entry is repeated")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with bad/")
+    parser.add_argument("--key", choices=KINDS, help="require API keys, and attack with no or an invalid key")
+    parser.add_argument("--against", type=Path, help="JSON file of an earlier run to compare processor time with")
     parser.add_argument("--out", type=Path, help="the JSON file; results/hostile.json if left out")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once; 0 when every bound is kept."""
+    """Run the benchmark; returns 0 if every bound is kept."""
     options = _arguments(arguments)
     entries = chosen(options)
     if options.list:
         print("\n".join(entry.title for entry in entries))
         return 0
     if not entries:
-        sys.exit("No entry has that name; --list shows them.")
+        sys.exit("No such entry; --list shows all.")
     print_machine()
     rpc_port = free_port()
     env = {"OCRSVC_ENGINE": "fake", "OCRSVC_WORKERS": "1", "OCRSVC_GRPC_BIND": f"127.0.0.1:{rpc_port}"}
     with attacker_keys(options.key) as keys, started({**env, **keys.env}) as service:
         undisturbed, rows = attack_all(service, rpc_port, entries, options, keys)
     missed = [row for row in rows if row.missed]
-    print(f"{len(rows)} entries, {len(missed)} of which miss a bound")
+    print(f"{len(rows)} entries, {len(missed)} miss a bound")
     if options.against is not None:
         print_comparison(rows, options.against)
     figures: dict[str, object] = {

@@ -55,10 +55,9 @@ def turns_of(names: Sequence[str], hosts: Sequence[Host]) -> Iterator[tuple[str,
 
 @contextmanager
 def faults_happen(turns: Iterator[tuple[str, Host]], every_s: float) -> Iterator[Counter[str]]:
-    """While the block runs, inject a fault every `every_s` seconds and lift it half that time later; yields their
-    counts.
+    """While the block runs, inject a fault every `every_s` seconds and lift it half that time later.
 
-    The last fault is lifted before the block ends.
+    Yields the number of faults by name. The last fault is lifted before the block ends.
     """
     done, happened = threading.Event(), Counter[str]()
 

@@ -91,7 +91,7 @@ class Talk:
         self.frame(DATA, END_STREAM if ended else 0, number, data)
 
     def times(self, most: int) -> range:
-        """A repeat count, usually small; large ones are rare, because a flood costs as much as a hundred connections."""
+        """A repeat count, usually small; large ones are rare because a flood costs as much as a hundred connections."""
         return range(self.chance.choices((1, 2, 5, most // 10, most), (8, 8, 8, 1, 0.5))[0])
 
 
