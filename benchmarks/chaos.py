@@ -245,9 +245,7 @@ def main() -> int:
     parser.add_argument("--every", type=float, help="seconds between two kills")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--latency", type=float, default=0.03, help="seconds an image waits in the engine")
-    parser.add_argument(
-        "--gone", type=float, default=5.0, help="seconds within which all processes must end after the arbiter"
-    )
+    parser.add_argument("--gone", type=float, default=5.0, help="seconds until all processes must have ended")
     parser.add_argument("--log", type=Path, help="file to copy the service's log to")
     args = parser.parse_args()
     print_machine()

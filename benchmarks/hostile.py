@@ -96,7 +96,7 @@ class Row:
 
 
 def innocent_message(service: Service, field: str) -> tuple[bytes, str]:
-    """A request with a small JPEG in a form and the given header line, as bytes; and a text that its answer contains."""
+    """A request with a small JPEG in a form and the given header line, as bytes, and a text that its answer contains."""
     body, content_type = form_with_file(jpeg(), "page.jpg", "image/jpeg")
     name, _, value = field.partition(": ")
     answer = ask(service.url, "POST", "/v1/ocr", body, content_type, headers={name: value} if name else None)
@@ -251,9 +251,7 @@ def print_comparison(rows: Sequence[Row], file: Path) -> None:
     before = {row["title"]: row["cpu_ms"] for row in json.loads(file.read_text("utf-8"))["rows"]}
     both = [row for row in rows if row.title in before and not row.title.startswith("grpc")]
     now_ms, before_ms = sum(row.cpu_ms for row in both), sum(before[row.title] for row in both)
-    print(
-        f"{len(both)} entries, one connection each: {now_ms:.0f} ms of processor time now, earlier {before_ms:.0f} ms"
-    )
+    print(f"{len(both)} entries, one connection each: {now_ms:.0f} ms of processor time, earlier {before_ms:.0f} ms")
 
 
 def attack_all(

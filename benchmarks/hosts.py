@@ -1,12 +1,12 @@
-"""Three hosts in network namespaces behind a proxy, which are killed, cut off, drained and slowed down under load.
+"""Kills, cuts off, drains and slows down three hosts behind a proxy under load, in network namespaces.
 
     python benchmarks/hosts.py --proxy haproxy --requests 20000 --protocol all
     python benchmarks/hosts.py --proxy none             ocrsvc.client with the addresses of all hosts, and no proxy
     python benchmarks/hosts.py --proxy nginx --faults   no faults, to compare with
 
-Protocols: form, json, adapters, grpc, all, or the name of one as it stands in the table. The proxy runs with its file
-of deploy/hosts/, on a node of its own, and so do the clients. The fake engine takes `--page-s` for a page. Needs root,
-iproute2 and the proxy. The last line of stdout is the result as JSON; the exit code is 1 when any request failed.
+Protocols are form, json, adapters, grpc, all, or a name from the printed table. The proxy runs with its configuration
+from deploy/hosts/ on its own node, and so do the clients. The fake engine takes --page-s seconds per page. Needs root,
+iproute2 and the proxy. The last line of stdout is the result as JSON; exit code 1 if any request failed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SLOWEST_PER_S = 5
 
 
 def main() -> int:
-    """Each protocol, a row of the table, and the result."""
+    """Run the benchmark: send each protocol's requests, and print its row and the result."""
     args = _parser().parse_args()
     print_machine()
     print(f"settings: {json.dumps(vars(args))}")
@@ -74,13 +74,13 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--proxy", choices=[*PROXIES, "none"], required=True)
-    parser.add_argument("--requests", type=int, default=2000, help="of each protocol")
+    parser.add_argument("--requests", type=int, default=2000, help="per protocol")
     parser.add_argument("--protocol", nargs="+", default=["form", "json", "grpc kserve_v2"])
-    parser.add_argument("--clients", type=int, default=8, help="that wait for their answers, each")
+    parser.add_argument("--clients", type=int, default=8, help="number of clients; each waits for its answer")
     parser.add_argument("--hosts", type=int, default=3, help="the files of deploy/hosts/ name three")
-    parser.add_argument("--page-s", type=float, default=0.005, help="what the fake engine takes for a page")
-    parser.add_argument("--timeout-s", type=float, default=30.0, help="deadline that clients give a request")
-    parser.add_argument("--every-s", type=float, default=10.0, help="from one fault to the next")
+    parser.add_argument("--page-s", type=float, default=0.005, help="seconds the fake engine takes per page")
+    parser.add_argument("--timeout-s", type=float, default=30.0, help="timeout of a request")
+    parser.add_argument("--every-s", type=float, default=10.0, help="seconds from one fault to the next")
     parser.add_argument(
         "--faults", nargs="*", default=["kill", "cut-off"], choices=[name.replace(" ", "-") for name in FAULTS]
     )
@@ -113,14 +113,14 @@ def _plan(args: argparse.Namespace, protocol: Protocol, image: bytes, folder: Pa
 
 
 def _second_line(image: bytes) -> str:
-    """What the fake engine reads there: a checksum of the pixels."""
+    """The second line of the fake engine's text: a checksum of the pixels."""
     pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_GRAYSCALE)
     assert pixels is not None
     return hash_text(pixels.astype(np.uint8))
 
 
 def _ask(plan: dict[str, Any], clients: Node, folder: Path) -> dict[str, Any]:
-    """Run the clients on their node; what they print."""
+    """Run the clients on their node; returns the result they print."""
     file = folder / "plan.json"
     file.write_text(json.dumps([plan]), "utf-8")
     limit_s = plan["requests"] / _SLOWEST_PER_S + _LAST_ANSWERS_S
@@ -145,10 +145,10 @@ def _summary(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(name: str, result: dict[str, Any]) -> str:
-    told = ", ".join(f"{count} {what}" for what, count in result["wrong"].items()) or "0"
+    failures = ", ".join(f"{count} {what}" for what, count in result["wrong"].items()) or "0"
     happened = ", ".join(f"{count} {what}" for what, count in result["faults"].items()) or "none"
     figures = " | ".join(f"{result[f'{part}_ms']:.1f} ms" for part in ("p50", "p99", "slowest"))
-    return f"| {name} | {result['requests']} | {told} | {figures} | {result['wall_s']} | {happened} |"
+    return f"| {name} | {result['requests']} | {failures} | {figures} | {result['wall_s']} | {happened} |"
 
 
 if __name__ == "__main__":

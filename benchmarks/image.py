@@ -1,14 +1,13 @@
-"""The image, really built and run: it reads pages as an arbitrary user on a read-only root, and survives faults.
+"""Builds and runs the container image: it must read pages as an arbitrary user on a read-only root, and survive faults.
 
     python benchmarks/image.py                          base, image, pages, and every fault of chaos_faults.py
     python benchmarks/image.py --keep pids memory       the image as it is, and the faults with one of these words
     python benchmarks/image.py --volume /etc/ssl/certs:/etc/ssl/certs:ro     mounted while the image is built
 
-Needs root and Debian's buildah, podman, debootstrap and runc; the base is made of Debian's packages, since no other is
-at hand where this runs. The service in the container has a user without a name, no home, no capability, and what the
-first line says of memory, processes and /dev/shm. Each check says what was read; each fault is judged as in
-chaos_faults.py, with the fake engine. The last line of stdout is the faults' result as JSON; the exit code is 1 when a
-check failed or a fault was not survived.
+Needs root and Debian's buildah, podman, debootstrap and runc. The base is made of Debian's packages, so no registry is
+needed. The service in the container runs as a user without a name, home or capabilities, with the limits that the first
+line prints. Each check prints what was read; faults are judged as in chaos_faults.py, with the fake engine. The last
+line of stdout is the faults' result as JSON; exit code 1 if a check failed or a fault was not survived.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from bench.container import BASE, Limits, build, inside, make_base, serve_contai
 from bench.machine import print_machine
 from bench.processes import Processes, family_of
 
-# bench.faults has made the path known.
+# Defined here because bench.faults adds the path of its imports.
 from documents import assemble, stream
 from soak import ROOT
 
@@ -36,15 +35,15 @@ WORDS = "图书馆今天下午三点关门"
 
 
 class HasPort(Protocol):
-    """A service on this machine."""
+    """A service on a local port."""
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Its TCP port."""
 
 
 def chinese_pdf(text: str) -> bytes:
-    """A PDF with a line of Chinese in a font that it does not bring."""
+    """A PDF with a line of Chinese in a font that is not embedded."""
     encoded = text.encode("utf-16-be").hex().encode()
     objects = {
         1: b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -61,7 +60,7 @@ def chinese_pdf(text: str) -> bytes:
 
 
 def read(service: HasPort, body: bytes) -> str:
-    """The text of a page, or the status of the answer."""
+    """Read a page; returns its text, or the status of a failed answer."""
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     try:
         connection.request("POST", "/v1/ocr", body)
@@ -73,7 +72,7 @@ def read(service: HasPort, body: bytes) -> str:
 
 
 def check(env: dict[str, str], folder: Path) -> list[str]:
-    """Start the default engine, read an image and a PDF, stop; what was wrong."""
+    """Start the service, read an image and a PDF, and stop it; returns what was wrong."""
     began_s = time.monotonic()
     with serve_container(env, folder, LIMITS) as service:
         ready_s = time.monotonic() - began_s
@@ -86,12 +85,12 @@ def check(env: dict[str, str], folder: Path) -> list[str]:
         rss_mb = Processes(process.pid).rss_mb()
         wrong = [f"the image was read as {image!r}"] * (WORDS not in image)
         wrong += [f"the PDF was read as {document!r}"] * (WORDS not in document)
-        wrong += [f"health says {health}"] * ("ready" not in health)
-        # Such as that a process which reads a PDF is not restricted.
+        wrong += [f"ocrsvc health printed {health}"] * ("ready" not in health)
+        # For example, that a process which reads PDFs is not sandboxed.
         wrong += [line for line in service.text().splitlines() if "[WARNING]" in line or "[ERROR]" in line]
         stopped_s = time.monotonic()
     code = process.poll()
-    wrong += [f"it ended with {code}"] * (code != 0)
+    wrong += [f"the service ended with {code}"] * (code != 0)
     print(
         f"| {' '.join(f'{name}={value}' for name, value in env.items()) or 'default'} | {identity} | {ready_s:.1f} | "
         f"{rss_mb:.0f} | {tasks} | {held_kb[0]} and {held_kb[1]} | {time.monotonic() - stopped_s:.1f} | "
@@ -102,12 +101,12 @@ def check(env: dict[str, str], folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Build, check, and inject the faults."""
+    """Build the image, check it, and inject the faults."""
     parser = chaos_faults.arguments()
     parser.description = (__doc__ or "").partition("\n")[0]
-    parser.add_argument("--base", default=BASE, help="the image to build on; made with debootstrap where there is none")
+    parser.add_argument("--base", default=BASE, help="the image to build on; made with debootstrap if missing")
     parser.add_argument("--volume", action="append", default=[], help="mounted while the image is built")
-    parser.add_argument("--keep", action="store_true", help="do not build: the image is there")
+    parser.add_argument("--keep", action="store_true", help="use the existing image")
     parser.add_argument("--no-faults", action="store_true", help="only the checks")
     args = parser.parse_args()
     print_machine()

@@ -1,10 +1,10 @@
-"""Cost of a request whose engine runs in a child process, against one in the worker's thread.
+"""Cost of a request whose engine runs in a child process, compared with one in the worker's thread.
 
     python benchmarks/isolation.py [--rounds 6] [--seconds 3] [--clients 20]
 
-The fake engine waits 0 ms. First one call of `read` alone, then whole requests on two real services, one of each kind.
-Both kinds are measured in turn, in short rounds, so that a machine whose speed drifts treats them alike; told are the
-medians of the rounds and of the differences within each pair. Exit code 1 on any wrong answer.
+The fake engine waits 0 ms. Measures single calls of `read`, then whole requests on two real services, one of each kind.
+Both kinds are measured in turn in short rounds, so that a drifting machine speed affects them alike. Prints medians
+over the rounds, and medians of the differences within each round. Exit code 1 on any wrong answer.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def payloads() -> dict[str, Request]:
 
 
 def measure_calls(request: Request, rounds: int) -> dict[str, Pair]:
-    """Microseconds of one `read` by either kind of handle: from call to return, and of this process's processor time.
+    """Microseconds per `read` with each kind of handle: elapsed, and processor time of this process.
 
-    The child's processor time is not in the second.
+    The child's processor time is not included.
     """
     sys.path.insert(0, str(ROOT))
     from ocrsvc.engines.open_engine import open_engine
@@ -75,7 +75,7 @@ def measure_calls(request: Request, rounds: int) -> dict[str, Pair]:
 def measure_requests(
     services: dict[str, Service], request: Request, rounds: int, clients: int, seconds: float
 ) -> dict[str, Pair]:
-    """Milliseconds of processor time of all the service's processes for a request, the latency, and the pace."""
+    """Processor milliseconds of all service processes per request, median latency, and requests per second."""
     found: dict[str, Pair] = {name: {THREAD: [], PROCESS: []} for name in ("cpu_ms", "p50_ms", "per_s")}
     for _ in range(rounds):
         for kind, service in services.items():
@@ -87,7 +87,7 @@ def measure_requests(
 
 
 def checked_load(service: Service, request: Request, clients: int, seconds: float) -> Result:
-    """A load with one payload. Exits on a wrong answer."""
+    """Run a load with one payload. Exits on a wrong answer."""
     alone = ask(service.url, "POST", request.path, request.body, request.content_type)
     result = run_load(service, [request], clients, seconds, keep_alive=True)
     if wrong := result.wrong({request.name: text_of(alone.text.encode(), "application/json")}):
@@ -115,12 +115,12 @@ def show(title: str, found: dict[str, Pair]) -> dict[str, dict[str, float]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once; 0 when every answer was right."""
-    # As in the service, before anything is decoded here.
+    """Run the benchmark; returns 0 if every answer was right."""
+    # Set before anything is decoded, as in the service.
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each round of requests")
+    parser.add_argument("--seconds", type=float, default=3.0, help="per round of requests")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--out", type=Path, help="the JSON file; results/isolation.json if left out")
     asked = parser.parse_args(arguments)

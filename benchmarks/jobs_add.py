@@ -1,10 +1,9 @@
-"""How long it takes to leave a small document in a job store that holds many, of which nine in ten are done.
+"""Time to add a small document to a job store with many jobs, nine in ten of them done.
 
     python benchmarks/jobs_add.py [--jobs 1000 10000] [--times 50] [--out FILE]
 
-The store is on this machine's disk, without fsync, and its bound on the number of jobs is lifted. Printed for each
-number: milliseconds of CPU for the first document of a process, which opens the database, and the median of the next
-ones.
+The store is on this machine's disk, without fsync and without its limit on the number of jobs. Prints for each number
+of jobs the CPU milliseconds of a process's first document, which opens the database, and the median of the next ones.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ASKED = Record("", source="api", name="a.pdf", numbers=[1], count=1)
 
 
 def fill(folder: Path, jobs: int) -> None:
-    """Lay jobs into the folder of a store, as they lie there once they were read."""
+    """Write the folders of `jobs` jobs into a store's folder, most of them finished."""
     filled = JobStore(folder, 1 << 40, DAY_S, max_jobs=1 << 40)
     first = filled.add(b"a document", ASKED)
     for place in range(jobs - 1):
@@ -39,12 +38,12 @@ def fill(folder: Path, jobs: int) -> None:
         if place % 10:
             (copy / "pages.jsonl").write_bytes(b'{"number":1}\n')
             (copy / "done.json").write_bytes(b'{"state":"success"}')
-    # Gives each its row.
+    # The sweep adds a database row for each folder.
     filled.sweep()
 
 
 def measure(jobs: int, times: int) -> dict[str, float]:
-    """Milliseconds of CPU of each kind."""
+    """CPU milliseconds of the first document and of the next ones."""
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder), jobs)
         time.sleep(1.0)
@@ -59,7 +58,7 @@ def measure(jobs: int, times: int) -> dict[str, float]:
 
 
 def main() -> int:
-    """The whole benchmark."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--jobs", type=int, nargs="+", default=[1000, 10_000])
     parser.add_argument("--times", type=int, default=50)

@@ -1,12 +1,12 @@
-"""Whether each of many jobs is read to its end, each page once, whatever is killed and however its database is damaged.
+"""Checks that every job is read to its end, each page once, through kills of processes and damage to the database.
 
     python benchmarks/jobs_killed.py [--jobs 1000] [--pages 3] [--seed 1] [--out FILE]
 
-Documents of numbered pages are left with a service of two workers and the engine `fake`, 10 ms a page, by four clients
-that send each again with its Idempotency-Key until it is answered. Meanwhile, and until all are read, one thing after
-another is killed with SIGKILL: a worker, the arbiter alone, all processes; the service is started again, twice with
-the file of its database cut in half, and once without it. At the end every job that was answered is asked for. Printed:
-jobs that are lost, not done or there twice, and pages that are missing or repeated. The exit code is 1 where any is.
+Four clients submit documents of numbered pages to a service with two workers and the engine `fake` at 10 ms per page;
+they resend each with its Idempotency-Key until it is answered. Until all are read, SIGKILL ends in turn a worker, the
+arbiter alone, and all processes. The service is restarted, twice with its database file cut in half and once without
+the file. Finally the benchmark asks for every accepted job, and prints jobs that are lost, unfinished or duplicated,
+and pages that are missing or repeated. Exit code 1 if there are any.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PAUSE_S = 10.0
 
 
 def submit(service: JobService, pdf: bytes, key: str, ended: threading.Event) -> str:
-    """Leave a document, however often; the id of the job."""
+    """Submit a document until it is accepted; returns the job id."""
     while not ended.is_set():
         with suppress(requests.RequestException):
             sent = requests.post(
@@ -60,7 +60,7 @@ def submit(service: JobService, pdf: bytes, key: str, ended: threading.Event) ->
 
 
 def damage(service: JobService, how: str) -> None:
-    """The database of the jobs, while no process has it open."""
+    """Damage the jobs' database; no process may have it open."""
     (database,) = service.folder.glob("ocrsvc-jobs/jobs.sqlite")
     if how == "cut in half":
         os.truncate(database, database.stat().st_size // 2)
@@ -68,8 +68,8 @@ def damage(service: JobService, how: str) -> None:
         database.unlink()
 
 
-def kill_again_and_again(service: JobService, ended: threading.Event) -> Iterator[str]:
-    """What is killed, one thing after another."""
+def keep_killing(service: JobService, ended: threading.Event) -> Iterator[str]:
+    """Kill processes repeatedly; yields what was killed."""
     after = iter(("cut in half", "", "removed", "", "cut in half"))
     while not ended.wait(PAUSE_S):
         for what in ("worker", "arbiter", "all"):
@@ -90,12 +90,12 @@ def kill_again_and_again(service: JobService, ended: threading.Event) -> Iterato
 
 
 def run(jobs: int, pages: int) -> dict[str, Any]:
-    """The whole; what was lost, missing or repeated."""
+    """Run everything; returns the counts of lost, missing and repeated items."""
     pdf, ended, killed = numbered_pdf(pages), threading.Event(), []
     with tempfile.TemporaryDirectory() as folder, job_service(Path(folder), SETTINGS, workers=2) as service:
 
         def kill() -> None:
-            for what in kill_again_and_again(service, ended):
+            for what in keep_killing(service, ended):
                 killed.append(what)
                 print(f"  killed: {what}", flush=True)
 
@@ -104,7 +104,7 @@ def run(jobs: int, pages: int) -> dict[str, Any]:
         killer.start()
         with ThreadPoolExecutor(CLIENTS) as pool:
             ids = list(pool.map(lambda number: submit(service, pdf, f"key {number}", ended), range(jobs)))
-        print(f"  {jobs} jobs were answered 202 within {time.monotonic() - began_s:.0f} s", flush=True)
+        print(f"  {jobs} jobs were accepted within {time.monotonic() - began_s:.0f} s", flush=True)
         states: dict[str, str] = {}
         while len(states) < jobs and time.monotonic() < began_s + 1800:
             for job_id in ids:
@@ -136,7 +136,7 @@ def run(jobs: int, pages: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The whole benchmark; 0 where nothing is lost, missing or repeated."""
+    """Run the benchmark; returns 0 if nothing is lost, missing or repeated."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--pages", type=int, default=3)

@@ -1,14 +1,13 @@
-"""Whether each page of a long document is there once, in order, when the service that reads it as a job is killed.
+"""Checks that a long job has each page once and in order when its service is killed repeatedly.
 
     python benchmarks/jobs_restart.py [--pages 1632] [--kills 5] [--seed 1] [--out FILE]
 
-A PDF of numbered A4 pages is left with a service that has one worker and the engine `fake`, 20 ms a page. At random
-numbers of pages the arbiter and all its processes are killed with SIGKILL at once, and the service is started again on
-the same folder. At the end pages are fetched a hundred at a time and counted, and a searchable PDF is made. The memory
-of the worker, its highest, is held against that of a worker that read a document of one page. Then the same document
-is left once more, deleted while it is read, and the pages counted that are still read after that. Printed: pages that
-are missing or repeated, seconds from each start to the next page, memory, and pages read after the deletion. The exit
-code is 1 when a goal is missed.
+A PDF of numbered A4 pages is submitted to a service with one worker and the engine `fake` at 20 ms per page. At random
+numbers of pages SIGKILL ends the arbiter and all its processes at once, and the service is restarted on the same
+folder. Finally the pages are fetched, a hundred at a time, and counted, and a searchable PDF is made. The worker's peak
+memory is compared with that of a worker that read one page. Then the document is submitted again and deleted while it
+is read, and the pages read after the deletion are counted. Prints missing and repeated pages, seconds from each restart
+to the next page, memory, and pages read after the deletion. Exit code 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from jobs_support import JobService, check_once, job_service, numbered_pdf
 A4 = (595.0, 842.0)
 SETTINGS = {"OCRSVC_FAKE_LATENCY_S": "0.02"}
 GOAL_MEMORY_MB = 100.0
-# The page that the engine has, and the one of the job behind it.
+# The page in the engine, and the page of the next job.
 GOAL_AFTER_DELETION = 2
 MB = 1e6
 
 
 def peak_of_one_page(folder: Path) -> float:
-    """The highest memory in MB of a worker that reads a document of one page, and makes a PDF of it."""
+    """Peak memory in MB of a worker that reads a document of one page and makes a PDF of it."""
     with job_service(folder, SETTINGS) as service:
         job_id = service.submit(numbered_pdf(1, A4), format="pdf")
         service.wait(job_id, lambda job: job["state"] == "done")
@@ -46,7 +45,7 @@ def peak_of_one_page(folder: Path) -> float:
 
 
 def read_through(service: JobService, pdf: bytes, pages: int, kills: int) -> dict[str, Any]:
-    """Have the document read whatever is killed; what came of it."""
+    """Have the document read through several kills; returns the figures."""
     job_id, peaks_mb, restarts_s = service.submit(pdf, format="pdf"), [], []
     began_s = time.monotonic()
     for upto in sorted(random.sample(range(pages // 20, pages - pages // 20), kills)):
@@ -72,7 +71,7 @@ def read_through(service: JobService, pdf: bytes, pages: int, kills: int) -> dic
 
 
 def read_after_deletion(service: JobService, pdf: bytes) -> int:
-    """How many pages are read of a job that is deleted while it is, and of a short one behind it."""
+    """Number of pages read after a job is deleted, including one page of the next job."""
     job_id = service.submit(pdf)
     service.wait(job_id, lambda job: job["pages"]["done"] > 0)
     service.delete(job_id)
@@ -82,7 +81,7 @@ def read_after_deletion(service: JobService, pdf: bytes) -> int:
 
 
 def main() -> int:
-    """The whole benchmark; 0 when every goal is met."""
+    """Run the benchmark; returns 0 if every goal is met."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--pages", type=int, default=1632)
     parser.add_argument("--kills", type=int, default=5)

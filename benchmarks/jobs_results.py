@@ -2,11 +2,11 @@
 
     python benchmarks/jobs_results.py [--pages 3000] [--at-once 16] [--text-bytes 20000] [--only NAME] [--out FILE]
 
-A PDF is read as a job by a service with one worker and the engine `fake`, whose text makes each page as large as a
-dense one. Its result is fetched once, and by several clients at the same moment, in the ways that hold the whole
-document: Umi-OCR's results and files, docling's task in four formats, Azure's result. Printed for each way: statuses,
-the size of an answer, seconds, how far the worker's memory rose above what it was before, and the slowest answer of
-/healthz meanwhile, which is asked twenty times a second.
+A service with one worker and the engine `fake`, with as much text per page as a dense page has, reads a PDF as a job.
+The result is fetched once and then by several clients at once, in each way that returns the whole document: Umi-OCR's
+results and files, docling's task in four formats, Azure's result. Prints for each way the statuses, the size of an
+answer, the seconds, the growth of the worker's memory, and the slowest answer of /healthz, which is requested twenty
+times per second.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ ASKED_S = 0.05
 PATIENCE_S = 900.0
 LINE = "The quick brown fox jumps over the lazy dog while 12 others wait. "
 Answer = tuple[int, int]
-"""The status of an answer, and its bytes."""
+"""Status and size in bytes of an answer."""
 
 
 @contextmanager
-def asking_for_health(url: str, slowest: list[float]) -> Iterator[None]:
-    """Ask for /healthz all the time; the seconds of each answer."""
+def polling_health(url: str, slowest: list[float]) -> Iterator[None]:
+    """Request /healthz continuously while the block runs, and append the seconds of each answer."""
     done = threading.Event()
 
     def ask() -> None:
@@ -52,29 +52,29 @@ def asking_for_health(url: str, slowest: list[float]) -> Iterator[None]:
                 session.get(f"{url}/healthz", timeout=120)
                 slowest.append(time.monotonic() - began_s)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
+    poller = threading.Thread(target=ask)
+    poller.start()
     try:
         yield
     finally:
         done.set()
-        asking.join()
+        poller.join()
 
 
 def memory_of(pid: int, name: str) -> int:
-    """Bytes of a process's memory by this line of its status."""
+    """Bytes in this line of a process's /proc status."""
     status = Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(name))
 
 
 def measure(service: JobService, fetch: Callable[[], Answer], at_once: int) -> dict[str, Any]:
-    """What it takes to fetch a result by so many clients at once."""
+    """Costs of fetching a result by `at_once` clients at once."""
     (pid,) = service.server.workers()
     Path(f"/proc/{pid}/clear_refs").write_text("5")
     before = memory_of(pid, "VmRSS")
     slowest: list[float] = []
     began_s = time.monotonic()
-    with asking_for_health(service.server.url, slowest), ThreadPoolExecutor(at_once) as pool:
+    with polling_health(service.server.url, slowest), ThreadPoolExecutor(at_once) as pool:
         answers = [future.result() for future in [pool.submit(fetch) for _ in range(at_once)]]
     return {
         "at_once": at_once,
@@ -87,25 +87,25 @@ def measure(service: JobService, fetch: Callable[[], Answer], at_once: int) -> d
 
 
 def answer_of(response: requests.Response) -> Answer:
-    """The answer, whose bytes are counted and not kept."""
+    """Read an answer without keeping it; returns its status and size."""
     with response:
         return response.status_code, sum(len(piece) for piece in response.iter_content(1 << 20))
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Raises TimeoutError."""
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds. Raises TimeoutError."""
     end_s = time.monotonic() + PATIENCE_S
-    while not is_so():
+    while not condition():
         if time.monotonic() > end_s:
             raise TimeoutError
         time.sleep(0.2)
 
 
 class Ways:
-    """The ways in which results are fetched: each leaves the document, and gives what fetches it.
+    """The ways to fetch results: each submits the document, and yields names and fetch functions.
 
     Args:
-        url: Of the service.
+        url: URL of the service.
         pdf: The document.
     """
 
@@ -113,7 +113,7 @@ class Ways:
         self._url, self._pdf = url, pdf
 
     def umi(self) -> Iterator[tuple[str, Callable[[], Answer]]]:
-        """Umi-OCR's results as text and with places, and its files."""
+        """Umi-OCR's results as text and with boxes, and its files."""
         sent = requests.post(f"{self._url}/api/doc/upload", files={"file": ("a.pdf", self._pdf)}, timeout=120).json()
         job_id = sent["data"]
 
@@ -148,20 +148,20 @@ class Ways:
         path = f"{self._url}/documentintelligence/documentModels/prebuilt-read:analyze?api-version=2024-11-30"
         kind = {"Content-Type": "application/pdf"}
         where = requests.post(path, data=self._pdf, headers=kind, timeout=120).headers["Operation-Location"]
-        # The result itself may be large: pages are counted where they lie.
+        # The result may be large: check for its end by reading only its beginning.
         wait_until(lambda: is_read(where))
         yield "Azure", lambda: answer_of(requests.get(where, stream=True, timeout=PATIENCE_S))
 
 
 def is_read(where: str) -> bool:
-    """Whether Azure's result says that it is there, by the beginning of it."""
+    """Whether Azure's result is finished, according to its first bytes."""
     with requests.get(where, stream=True, timeout=PATIENCE_S) as answer:
         begin = next(answer.iter_content(64))
     return answer.status_code != 200 or b"succeeded" in begin or b"failed" in begin
 
 
 def main() -> int:
-    """Measure, and print."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pages", type=int, default=3000)
     parser.add_argument("--at-once", type=int, default=16)

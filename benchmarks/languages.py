@@ -1,4 +1,4 @@
-"""What several recognizers in one model cost and gain, and which letters the built-in one reads.
+"""Cost and benefit of several recognizers in one model, and accuracy of the built-in one by language.
 
     python benchmarks/languages.py letters [--model FOLDER]
     python benchmarks/languages.py auto [--pages 40] [--others 1 | --other FILE] [--shared FOLDER]
@@ -6,17 +6,18 @@
     python benchmarks/languages.py confidence [--pages 40] [--shared FOLDER]
     python benchmarks/languages.py scripts [--tessdata FOLDER]
 
-`letters` draws words and sentences of each language that the dictionary can write, and prints the shares of its own
-letters (all, where it has only a to z) that are read right. `auto` reads corpus pages with `lang=auto` and without, in
-turn, by a model whose other recognizers are copies of the built-in one, which cost what real ones do and may change
-nothing, or by one with another recognizer (--other). `mixed` draws pages of English and two scripts of stand-ins
-(tests/stand_in_scripts.py). `confidence` tells how sure the built-in recognizer is of corpus pages, and of pages in
-languages whose letters it does not have. `scripts` draws three pages of 20 lines in Korean, Arabic, Thai, Hindi and
-Russian (bench/scripts.toml), the same pages degraded, with every other line in English, and with a Latin word in each
-line, and prints the character error rates of Tesseract's models and of the built-in one. It needs the extra tesseract
-and, from Debian, tesseract-ocr-kor, -ara, -tha, -hin, -rus, fonts-noto-core, fonts-noto-cjk and fonts-thai-tlwg; the
-others need Liberation Sans, DejaVu Sans and Noto Sans CJK (Debian: fonts-liberation
-fonts-dejavu-core fonts-noto-cjk). All in this process, one thread; processor seconds.
+`letters` draws words and sentences of each language that the dictionary covers, and prints the share of its letters
+beyond a to z (all letters, if it has no others) that are read right. `auto` reads corpus pages alternately with
+`lang=auto` and without, by a model with further recognizers: copies of the built-in one, which cost as much as real
+ones and must not change the result, or another one (--other). `mixed` draws pages of English and two synthetic scripts
+(tests/stand_in_scripts.py). `confidence` prints the built-in recognizer's confidence on corpus pages, and on languages
+with letters that it does not know. `scripts` draws three pages of 20 lines in Korean, Arabic, Thai, Hindi and Russian
+(bench/scripts.toml), also degraded, with every other line in English, and with a Latin word in each line, and prints
+character error rates of Tesseract's models and the built-in one.
+
+`scripts` needs the extra tesseract and, from Debian, tesseract-ocr-kor, -ara, -tha, -hin, -rus, fonts-noto-core,
+fonts-noto-cjk and fonts-thai-tlwg; the others need Debian's fonts-liberation, fonts-dejavu-core and fonts-noto-cjk.
+Everything runs in this process on one thread; times are processor seconds.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ ENGLISH = (
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Run the chosen measurement."""
     args = _arguments()
     print_machine()
     figures = {"letters": _letters, "auto": _auto, "mixed": _mixed, "confidence": _confidence, "scripts": _scripts}[
@@ -108,9 +109,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tessdata", type=Path, default=Path("/usr/share/tesseract-ocr/5/tessdata"))
     parser.add_argument("--pages", type=int, default=40)
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
-    parser.add_argument("--others", type=int, default=1, help="recognizers besides the first one")
-    parser.add_argument("--other", type=Path, help="a recognizer that carries its characters, in place of copies")
-    parser.add_argument("--model", type=Path, help="folder of a version, NAME/VERSION; the built-in one without it")
+    parser.add_argument("--others", type=int, default=1, help="number of recognizers in addition to the first one")
+    parser.add_argument("--other", type=Path, help="a recognizer with its dictionary, instead of copies")
+    parser.add_argument("--model", type=Path, help="folder of a version, NAME/VERSION; default: the built-in model")
     return parser.parse_args()
 
 
@@ -128,7 +129,7 @@ def _read(handle: Handle, pixels: Pixels, **options: Any) -> Page:
 
 
 def _draw(lines: Sequence[str], font_file: Path, size: int) -> Pixels:
-    """A page of these lines below each other."""
+    """Draw these lines below each other on a page."""
     font = ImageFont.truetype(str(font_file), size)
     width = max(int(font.getlength(line)) for line in lines) + 80
     picture = Picture.new("RGB", (width, int(1.8 * size) * len(lines) + 60), "white")
@@ -139,15 +140,18 @@ def _draw(lines: Sequence[str], font_file: Path, size: int) -> Pixels:
 
 
 def _own(letters: str) -> str:
-    """A language's letters beyond a to z; all, where it has no others."""
-    return "".join(sign for sign in letters if sign not in ascii_lowercase) or letters
+    """A language's letters beyond a to z; all letters, if it has no others."""
+    return "".join(character for character in letters if character not in ascii_lowercase) or letters
 
 
 def _words(letters: str, source: random.Random, often: int = 8) -> list[str]:
-    """Lines of words in which a language's own letters occur so often, a to z twice, a capital now and then."""
-    signs = list(_own(letters)) * often + [sign for sign in letters if sign in ascii_lowercase] * 2
-    source.shuffle(signs)
-    text = "".join(sign.upper() if len(sign.upper()) == 1 and source.random() < 0.15 else sign for sign in signs)
+    """Random lines of words: a language's own letters `often` times each, a to z twice, some of them capitals."""
+    characters = list(_own(letters)) * often + [character for character in letters if character in ascii_lowercase] * 2
+    source.shuffle(characters)
+    text = "".join(
+        character.upper() if len(character.upper()) == 1 and source.random() < 0.15 else character
+        for character in characters
+    )
     words = [text[at : at + 6] for at in range(0, len(text), 6)]
     return [" ".join(words[at : at + 5]) for at in range(0, len(words), 5)]
 
@@ -169,14 +173,14 @@ def _letters(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _characters(model: ModelVersion) -> list[str]:
-    """Of the model's first recognizer, wherever its dictionary is."""
+    """The dictionary of the model's first recognizer."""
     part = next(iter(read_parts(model).recognition.values()))
     metadata = {entry.key: entry.value for entry in onnx.load_from_string(part.shipped).metadata_props}
     return read_dictionary(part, metadata)
 
 
 def _letters_read(handle: PageHandle, language: str, lines: Sequence[str]) -> float:
-    """The share of a language's own letters that is read right."""
+    """The share of a language's own letters that are read right."""
     font = CHINESE if language in {"zh", "zh-hant", "ja", "ko"} else LIBERATION
     own = _own(letters_of_languages()[language])
     right = wanted = 0
@@ -185,14 +189,14 @@ def _letters_read(handle: PageHandle, language: str, lines: Sequence[str]) -> fl
         read = "".join(_read(handle, _draw(lines, font, size)).text.split())
         found = SequenceMatcher(None, truth, read, autojunk=False).get_matching_blocks()
         hit = {place for block in found for place in range(block.a, block.a + block.size)}
-        places = [place for place, sign in enumerate(truth) if sign.lower() in own or sign in own]
+        places = [place for place, character in enumerate(truth) if character.lower() in own or character in own]
         wanted += len(places)
         right += sum(place in hit for place in places)
     return right / wanted
 
 
 def _with_others(folder: Path, others: int, file: Path | None) -> ModelVersion:
-    """The built-in model with another recognizer, or with copies of its own."""
+    """The built-in model with another recognizer, or with copies of its own one."""
     files = {name: built_in_model().read(name) for name in (DETECTION, RECOGNITION)}
     if file is not None:
         files["other.onnx"] = file.read_bytes()
@@ -202,7 +206,7 @@ def _with_others(folder: Path, others: int, file: Path | None) -> ModelVersion:
 
 
 def _corpus(args: argparse.Namespace) -> Corpus:
-    """Some pages of the tuning half, from all of it."""
+    """Some pages of the tuning half, spread evenly."""
     whole = len(Corpus(args.shared, half=TUNING).pages)
     return Corpus(args.shared, every=max(1, whole // args.pages), half=TUNING)
 
@@ -226,7 +230,7 @@ def _auto(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _mixed_page(source: random.Random) -> tuple[Pixels, list[str]]:
-    """Ten lines, each of English, or of a script of a stand-in."""
+    """Ten lines, each in English or in a synthetic script."""
     pixels: Pixels = np.full((900, 1100, 3), 255, np.uint8)
     rows = []
     for number in range(10):
@@ -263,12 +267,12 @@ def _confidence(args: argparse.Namespace) -> dict[str, Any]:
         pages = _corpus(args).pages
         corpus = [line for page in pages for line in _lines(handle, np.asarray(cv2.imread(str(page.file)), np.uint8))]
         figures["corpus"] = float(np.mean([line >= SURE for line in corpus]))
-        print(f"corpus: of {len(corpus)} lines {figures['corpus']:.3f} at {SURE} or above")
+        print(f"corpus: {figures['corpus']:.3f} of {len(corpus)} lines have a confidence of {SURE} or more")
         for language, font in FOREIGN.items():
             lines = _pieces(" ".join(SENTENCES[language]).split(), random.Random(language))
             found = [one for size in SIZES_PX for one in _lines(handle, _draw(lines, font, size))]
             figures[language] = sum(one >= SURE for one in found) / (len(SIZES_PX) * len(lines))
-            print(f"{language}: of {len(SIZES_PX) * len(lines)} lines {figures[language]:.3f}", flush=True)
+            print(f"{language}: {figures[language]:.3f} of {len(SIZES_PX) * len(lines)} lines", flush=True)
     return figures
 
 
@@ -290,7 +294,7 @@ def _scripts(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _error_rate(handle: Handle, lang: str, kind: str) -> tuple[float, float]:
-    """The character error rate on a language's pages, without differences in white space, and CPU seconds per page."""
+    """Character error rate on a language's pages, ignoring white space, and CPU seconds per page."""
     wrong = count = 0
     began_s = time.process_time()
     drawing_s = 0.0
@@ -309,7 +313,7 @@ def _normal(text: str) -> str:
 
 
 def _pieces(words: Sequence[str], source: random.Random) -> list[str]:
-    """The words in lines of one, and again in lines of one to six."""
+    """The words, one per line, and again in lines of one to six."""
     lines, place = list(words), 0
     while place < len(words):
         count = source.randint(1, 6)
@@ -319,7 +323,7 @@ def _pieces(words: Sequence[str], source: random.Random) -> list[str]:
 
 
 def _lines(handle: PageHandle, pixels: Pixels) -> list[float]:
-    """How sure each line of a page is."""
+    """The confidence of each line of a page."""
     return [line.confidence for line in _read(handle, pixels, min_confidence=0.0).lines]
 
 

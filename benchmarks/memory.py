@@ -3,10 +3,10 @@
     python benchmarks/memory.py [--shared ../shared] [--pages 24] [--clients 32]
 
 The same corpus pages, a mixed sample and the largest ones, are posted once each by one client and then by many, to a
-fresh service each time. Memory is resident memory (VmRSS of proc(5)) of the arbiter and its workers, each process's own
-peak (VmHWM) added up; pages that processes share count in each of them. "At rest" is after the load, when the engine
-has been idle long enough to give back what is free. Exit code 1 when the peak grows more than the goal allows, a page
-fails, or a page reads differently under load.
+new service each time. Memory is resident memory (VmRSS of proc(5)) of the arbiter and its workers; peaks (VmHWM) are
+summed over the processes, so shared memory counts in each of them. "At rest" is after the load, when the idle engine
+has released its free memory. Exit code 1 if the peak grows more than the goal allows, a page fails, or a page's text
+changes under load.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENVIRONMENT = {"OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu", "OCRSVC_DEADLIN
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Resident memory in MB: before any page, at its highest, and after the load; and what the load took."""
+    """Resident memory in MB before, during (peak) and after a load, and the load's elapsed and processor time."""
 
     clients: int
     before_mb: float
@@ -46,7 +46,7 @@ class Held:
 
 
 def choose(pages: Sequence[CorpusPage], count: int) -> list[CorpusPage]:
-    """Two thirds spread evenly over the corpus, the rest the pages with the most pixels, mixed into each other."""
+    """Two thirds spread evenly over the corpus, interleaved with the pages with the most pixels."""
     largest = sorted(pages, key=lambda page: -page.row["width"] * page.row["height"])[: max(1, count // 3)]
     others = [page for page in pages if page not in largest]
     wanted = max(1, count - len(largest))
@@ -59,7 +59,7 @@ def choose(pages: Sequence[CorpusPage], count: int) -> list[CorpusPage]:
 
 
 def read(service: Service, data: bytes) -> str:
-    """The text of one page; asks again when the service is full, exits when it fails."""
+    """The text of a page; retries while the service is full, exits if it fails."""
     while (answer := ask(service.url, "POST", "/v1/ocr", data, "application/octet-stream", PAGE_LIMIT_S)).status == 503:
         time.sleep(RETRY_S)
     if answer.status != 200:
@@ -68,7 +68,7 @@ def read(service: Service, data: bytes) -> str:
 
 
 def load(images: Sequence[bytes], clients: int) -> tuple[Held, list[str]]:
-    """What a fresh service holds while so many clients post every image once, and what it reads."""
+    """Memory and texts of a new service while `clients` clients post every image once."""
     with started(ENVIRONMENT) as service:
         processes = service.processes
         processes.forget_peak()
@@ -86,9 +86,9 @@ def load(images: Sequence[bytes], clients: int) -> tuple[Held, list[str]]:
 
 
 def main() -> int:
-    """Run once; 0 when the goal is met and both loads read the same."""
+    """Run the benchmark; returns 0 if the goal is met and both loads give the same texts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
     parser.add_argument("--pages", type=int, default=24)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--out", type=Path, help="the JSON file; results/memory.json if left out")

@@ -1,12 +1,11 @@
-"""Whether the metrics are exact while workers are replaced and killed, and what it costs to ask for them.
+"""Checks that metrics stay exact while workers are replaced and killed, and measures the cost of scraping them.
 
     python benchmarks/metrics.py [--recycles 20] [--requests 100]
 
-Two workers with the fake engine. Clients send images, files that are none, and paths that are none, all the time;
-meanwhile workers are replaced by SIGUSR2, one after the other, and what every client got is compared with what
-/metrics says at the end. After that workers are killed while nobody asks, and it is compared again. Then /metrics and
-/ops/overview are asked again and again, and the processor time of the service is divided by the requests. Exit code 1
-when a number is wrong.
+Clients continuously send images, files that are not images, and unknown paths to two workers with the fake engine.
+Meanwhile SIGUSR2 replaces workers one after the other. Afterwards the clients' counts are compared with /metrics. Then
+workers are killed without load, and the counts are compared again. Finally /metrics and /ops/overview are requested
+repeatedly to measure the processor time per request. Exit code 1 if a count is wrong.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ PATHS = ("/metrics", "/ops/overview", "/healthz")
 _LIMIT_S = 300.0
 
 
-def ask_on_and_on(service: Service, done: threading.Event, got: Counter[int], lock: threading.Lock) -> None:
-    """One client: each kind of request in turn, on a connection of its own."""
+def keep_asking(service: Service, done: threading.Event, got: Counter[int], lock: threading.Lock) -> None:
+    """One client: sends each kind of request in turn, each on a new connection."""
     for method, path, body in itertools.cycle(KINDS):
         if done.is_set():
             return
@@ -50,13 +49,13 @@ def ask_on_and_on(service: Service, done: threading.Event, got: Counter[int], lo
 
 
 def numbers(service: Service) -> dict[str, float]:
-    """Every sample of /metrics, by its name and labels as they are written."""
+    """Every sample of /metrics, by name and labels."""
     lines = ask(service.url, "GET", "/metrics").text.splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
 
 
 def counted(service: Service) -> Counter[int]:
-    """The answers by status that the service has counted, but for those to operators."""
+    """The service's counts of answers by status, without those to operators."""
     found: Counter[int] = Counter()
     for name, value in numbers(service).items():
         match = re.match(r'ocrsvc_requests_total\{adapter="(\w+)",code="\w+",status="(\d+)"\}', name)
@@ -66,40 +65,40 @@ def counted(service: Service) -> Counter[int]:
 
 
 def workers(service: Service) -> list[dict[str, object]]:
-    """The list of the workers that live."""
+    """The running workers, as /ops/workers lists them."""
     found: list[dict[str, object]] = json.loads(ask(service.url, "GET", "/ops/workers").text)["workers"]
     return found
 
 
 def is_replaced(service: Service, pid: int) -> bool:
-    """Whether two workers serve, and this is none of them."""
+    """Whether two workers are ready and `pid` is not one of them."""
     return all_ready(service) and pid not in {worker["pid"] for worker in workers(service)}
 
 
 def pid_of_first(service: Service) -> int:
-    """The process of the worker in the lowest slot."""
+    """Process id of the worker in the lowest slot."""
     return int(str(workers(service)[0]["pid"]))
 
 
-def wait_for(is_so: Callable[[], bool], what: str) -> None:
-    """Until a condition holds; exits when it does not in time."""
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Wait until a condition holds; exits after the time limit."""
     until_s = time.monotonic() + _LIMIT_S
-    while not is_so():
+    while not condition():
         if time.monotonic() > until_s:
-            sys.exit(f"never: {what}")
+            sys.exit(f"timed out waiting until {what}")
         time.sleep(0.05)
 
 
 def all_ready(service: Service) -> bool:
-    """Whether two workers serve, and none else lives."""
+    """Whether exactly two workers run, both ready."""
     found = workers(service)
     return len(found) == 2 and {worker["state"] for worker in found} == {"ready"}
 
 
 def replace_under_load(service: Service, recycles: int) -> Counter[int]:
-    """Replace so many workers while clients ask; what the clients got."""
+    """Replace workers while clients send requests; returns the clients' counts by status."""
     got, lock, done = Counter[int](), threading.Lock(), threading.Event()
-    clients = [threading.Thread(target=ask_on_and_on, args=(service, done, got, lock)) for _ in range(CLIENTS)]
+    clients = [threading.Thread(target=keep_asking, args=(service, done, got, lock)) for _ in range(CLIENTS)]
     for client in clients:
         client.start()
     for number in range(recycles):
@@ -113,15 +112,15 @@ def replace_under_load(service: Service, recycles: int) -> Counter[int]:
 
 
 def kill_idle(service: Service, kills: int) -> None:
-    """Kill workers while nobody asks, one after the other."""
+    """Kill workers one after the other, without load."""
     for _ in range(kills):
         victim = pid_of_first(service)
         os.kill(victim, signal.SIGKILL)
-        wait_for(partial(is_replaced, service, victim), "a successor")
+        wait_for(partial(is_replaced, service, victim), "a killed worker is replaced")
 
 
 def cpu_ms(service: Service, path: str, requests: int) -> float:
-    """Processor time of the service for one request to a path."""
+    """Processor time of the service per request to a path."""
     before_s = service.processes.cpu_s()
     for _ in range(requests):
         ask(service.url, "GET", path)
@@ -129,10 +128,10 @@ def cpu_ms(service: Service, path: str, requests: int) -> float:
 
 
 def main() -> int:
-    """Run, print, write; 1 when a number is wrong."""
+    """Run the benchmark; returns 1 if a count is wrong."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--recycles", type=int, default=20)
-    parser.add_argument("--requests", type=int, default=100, help="for each cost")
+    parser.add_argument("--requests", type=int, default=100, help="per path")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     print_machine()

@@ -1,10 +1,10 @@
-"""Accuracy and cost of several models on the corpus, beside the built-in one.
+"""Accuracy and cost of several models on the corpus, compared with the built-in one.
 
     python benchmarks/models_accuracy.py --models MODELS [--every 12] [--kind photo] [NAME/VERSION …]
 
-Every page is read with each model of the repository in turn, in one process and one thread, and what was read is scored
-with the corpus's own scorer. Processor seconds are those of reading alone: each model is warm, and opening is timed by
-itself, for the first time and again with what the model cache then holds.
+Reads every page with each model of the repository in turn, in one process and one thread, and scores the texts with the
+corpus's own scorer. Processor seconds cover reading only, with a warm model. Opening is measured separately, with an
+empty and with a filled model cache.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PLAN: Final = ThreadPlan(1, 1, 1)
 
 @dataclass(slots=True)
 class Measured:
-    """One model, what it read of each page, and the processor's seconds."""
+    """A model, its texts, and its processor seconds."""
 
     model: ModelVersion
     engine: Engine
@@ -50,7 +50,7 @@ class Measured:
 
 
 def open_twice(model: ModelVersion, settings: Settings) -> Measured:
-    """The model, open, and the processor's seconds of opening it with an empty model cache and with a full one."""
+    """Open the model with an empty and with a filled model cache; records the processor seconds of both."""
     spent_s = []
     for _ in range(2):
         began_s = time.process_time()
@@ -60,7 +60,7 @@ def open_twice(model: ModelVersion, settings: Settings) -> Measured:
 
 
 def make_reader(one: Measured, settings: Settings) -> Callable[[Path], str | None]:
-    """Reads a file with the model; None where it cannot be read."""
+    """A function that reads a file with the model; it returns None if the file cannot be read."""
     handle = one.engine.open_handle()
     handle.warm_up()
     limits = PixelLimits(settings.max_pixels, settings.format_max_pixels)
@@ -75,7 +75,7 @@ def make_reader(one: Measured, settings: Settings) -> Callable[[Path], str | Non
 
 
 def measure(corpus: Corpus, models: Sequence[ModelVersion], settings: Settings) -> list[Measured]:
-    """Every page with every model, in turn."""
+    """Read every page with every model, in turn."""
     measured = [open_twice(model, settings) for model in models]
     readers = [make_reader(one, settings) for one in measured]
     for number, page in enumerate(corpus.pages):
@@ -89,7 +89,7 @@ def measure(corpus: Corpus, models: Sequence[ModelVersion], settings: Settings) 
 
 
 def report(corpus: Corpus, one: Measured, usual: Measured) -> dict[str, object]:
-    """Print a model's row; its figures."""
+    """Print a model's row; returns its figures."""
     tally, info, pages = corpus.tally(one.texts)[ALL], one.engine.describe(), len(corpus.pages)
     figures: dict[str, object] = {
         "f1": round(tally.f1, 4),
@@ -111,14 +111,14 @@ def report(corpus: Corpus, one: Measured, usual: Measured) -> dict[str, object]:
 
 
 def main() -> int:
-    """Run once; 0 when no page failed."""
+    """Run the benchmark; returns 0 if no page failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
-    parser.add_argument("--models", type=Path, help="the repository; without it there is only the built-in model")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
+    parser.add_argument("--models", type=Path, help="the repository; default: only the built-in model")
     parser.add_argument("--kind", help="only pages of this kind, such as line")
     parser.add_argument("--every", type=int, default=12, help="only every n-th page")
     parser.add_argument("--out", type=Path, help="the JSON file; results/models_accuracy.json if left out")
-    parser.add_argument("names", nargs="*", metavar="NAME/VERSION", help="these models only, beside the built-in one")
+    parser.add_argument("names", nargs="*", metavar="NAME/VERSION", help="only these models and the built-in one")
     asked = parser.parse_args()
     print_machine()
     found = ModelRepository(asked.models).scan().versions
