@@ -96,7 +96,7 @@ class Row:
 
 
 def innocent_message(service: Service, field: str) -> tuple[bytes, str]:
-    """A request with a small JPEG in a form and the given header line, as bytes, and a text that its answer contains."""
+    """A request with a small JPEG in a form and the given header line, and a text that its answer contains."""
     body, content_type = form_with_file(jpeg(), "page.jpg", "image/jpeg")
     name, _, value = field.partition(": ")
     answer = ask(service.url, "POST", "/v1/ocr", body, content_type, headers={name: value} if name else None)

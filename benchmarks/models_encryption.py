@@ -1,14 +1,14 @@
-"""Encrypted models: that nothing of them is plain in a file, and what they cost at the start.
+"""Checks that encrypted models never reach a file in plain form, and measures their cost at the start.
 
     python benchmarks/models_encryption.py [--starts 5]
 
-A copy of the built-in model, whose weights differ from the wheel's in their last bits, is served once plain and once
-encrypted, by the engine ppocr, started in turns: processor time and seconds until it is ready, with an empty model
-cache and with a full one. Then it is served encrypted under strace, in both isolations: everything that any of its
-processes writes to a file, every file that one has mapped or open for writing, and what is in its folders afterwards is
-searched for the bytes of the plain model, and of what the plain service has cached of it; the bits are random, so that
-a file that is older than the copy holds none. That the search finds them is shown with that cache. Exit code 1 where it
-finds any in the encrypted service, or where texts differ. Needs strace.
+A copy of the built-in model, with random last bits in its weights, is served by the engine ppocr plain and encrypted in
+turn: processor time and seconds until ready, with an empty and with a full model cache. Then it is served encrypted
+under strace, in both isolations. Everything that its processes write to files, every file that they map or hold open
+for writing, and the files left in its folders are searched for the bytes of the plain model and of the plain service's
+cache. The bits are random, so files older than the copy contain none of them. A search of the plain service's cache
+shows that the search works. Exit code 1 if the encrypted service leaks plain bytes; exits as well if texts differ.
+Needs strace.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ NAME: Final = "copy"
 PAGE: Final = ROOT / "tests" / "pages" / "notice.png"
 _WEIGHTS_BYTES: Final = 1 << 12
 _ISOLATIONS: Final = ("thread", "process")
-# What the kernel's clock for files is behind.
+# Delay of the kernel's clock for file times, with a margin.
 _CLOCK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where one service has its files: the repository, its state, the model cache, a home and temporary files."""
+class ServiceFolder:
+    """The folder of one service: its repository, state, model cache, home and temporary files."""
 
     folder: Path
 
     @property
     def models(self) -> Path:
-        """The repository."""
+        """The model repository."""
         return self.folder / "models"
 
     @property
@@ -67,7 +67,7 @@ class Place:
         return self.folder / "cache"
 
     def environ(self, isolation: str, key: Path | None) -> dict[str, str]:
-        """The environment of a service of one worker; `key` is a file with its key."""
+        """Environment of a service with one worker; `key` is a file with its key."""
         given = {
             "HOME": os.fspath(self.folder),
             "TMPDIR": os.fspath(self.folder),
@@ -83,9 +83,9 @@ class Place:
         return given if key is None else {**given, "OCRSVC_MODELS_KEY_COMMAND": f"cat {key}"}
 
 
-def prepare(folder: Path, key: ModelKey | None) -> Place:
-    """A repository with the copy, plain or encrypted, whose proof is taken as made."""
-    place = Place(folder)
+def prepare(folder: Path, key: ModelKey | None) -> ServiceFolder:
+    """Make a repository with the plain or encrypted copy, recorded as accepted."""
+    place = ServiceFolder(folder)
     place.models.mkdir(parents=True)
     made = ModelRepository(folder.parent / "made").open(NAME, 1)
     whole = NewModel(made.description, {name: made.read(name) for name in made.digests})
@@ -96,7 +96,7 @@ def prepare(folder: Path, key: ModelKey | None) -> Place:
 
 
 def make_copy(folder: Path) -> None:
-    """The built-in model with other last bits in its weights, in a repository of its own."""
+    """Write the built-in model with random last bits in its weights to a repository."""
     built_in, random = built_in_model(), np.random.default_rng()
     files = {name: _with_other_bits(built_in.read(name), random) for name in built_in.description.files}
     write_version(NewModel(built_in.description, files), folder, NAME, 1)
@@ -105,7 +105,7 @@ def make_copy(folder: Path) -> None:
 def _with_other_bits(model: bytes, random: np.random.Generator) -> bytes:
     proto = onnx.load_from_string(model)
     for tensor in proto.graph.initializer:
-        # What is small may be a scale or a size, which must be exact.
+        # Small tensors may be scales or sizes, which must stay exact.
         if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.raw_data) >= _WEIGHTS_BYTES:
             bits = np.frombuffer(tensor.raw_data, np.uint32)
             noise = random.integers(0, 1 << 8, bits.shape, np.uint32)
@@ -116,7 +116,7 @@ def _with_other_bits(model: bytes, random: np.random.Generator) -> bytes:
 
 @contextlib.contextmanager
 def serving(environ: Mapping[str, str], before: Sequence[str] = ()) -> Iterator[tuple[str, int]]:
-    """A service that is ready: its URL and its arbiter's process id. `before` is put before its command."""
+    """Start a service, and yield its URL and its arbiter's process id; `before` is a prefix of its command."""
     url = f"http://127.0.0.1:{free_port()}"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("OCRSVC_")}
     chosen = {**inherited, **environ, "OCRSVC_BIND": url.removeprefix("http://"), "PYTHONPATH": os.fspath(ROOT)}
@@ -135,16 +135,16 @@ def serving(environ: Mapping[str, str], before: Sequence[str] = ()) -> Iterator[
 
 
 def read_page(url: str) -> str:
-    """What the service reads on a page; exits unless it is answered."""
+    """The text of the page; exits if the service does not answer with 200."""
     body, kind = form_with_file(PAGE.read_bytes(), PAGE.name, "image/png")
     answer = ask(url, "POST", "/v1/ocr?format=text", body, kind)
     if answer.status != 200:
-        sys.exit(f"The page is answered with {answer.status}: {answer.text[:300]}")
+        sys.exit(f"The page was answered with {answer.status}: {answer.text[:300]}")
     return answer.text
 
 
-def compare_starts(places: Mapping[str, tuple[Place, Path | None]], starts: int) -> list[dict[str, object]]:
-    """A row for each service: its first start, and the median of those with a full cache, which take turns."""
+def compare_starts(places: Mapping[str, tuple[ServiceFolder, Path | None]], starts: int) -> list[dict[str, object]]:
+    """A row per service: the first start, and the median of the starts with a full cache, which alternate."""
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in places}
     texts = set()
     for number in range(starts + 1):
@@ -154,7 +154,7 @@ def compare_starts(places: Mapping[str, tuple[Place, Path | None]], starts: int)
                 spent[name].append((Processes(pid).cpu_s(), time.monotonic() - began_s))
                 texts.add(read_page(url))
     if len(texts) != 1:
-        sys.exit("The encrypted model reads otherwise than the plain one.")
+        sys.exit("The encrypted and the plain model read different texts.")
     rows: list[dict[str, object]] = []
     for name, times in spent.items():
         first, later = times[0], [median(column) for column in zip(*times[1:], strict=True)]
@@ -166,8 +166,8 @@ def compare_starts(places: Mapping[str, tuple[Place, Path | None]], starts: int)
     return rows
 
 
-def watch(place: Place, isolation: str, key: Path, plain: PlainBytes, since_s: float) -> dict[str, object]:
-    """Serve under strace with an empty cache, then a full one; what was searched, and where something was found."""
+def watch(place: ServiceFolder, isolation: str, key: Path, plain: PlainBytes, since_s: float) -> dict[str, object]:
+    """Serve under strace with an empty and a full cache; returns what was searched and where plain bytes were found."""
     written_bytes, found, unseen, in_use = 0, set[str](), set[str](), set[str]()
     for run in ("empty", "full"):
         log = place.folder / f"strace-{isolation}-{run}"
@@ -184,31 +184,31 @@ def watch(place: Place, isolation: str, key: Path, plain: PlainBytes, since_s: f
     found |= {path for path in searched if plain.count(_content(Path(path), since_s))}
     print(
         f"{isolation}: {written_bytes / 1e6:.1f} MB written to files, {len(searched)} files that were mapped, open for "
-        f"writing or left: {'nothing plain' if not found else 'PLAIN BYTES in ' + ', '.join(sorted(found))}"
+        f"writing or left: {'no plain bytes' if not found else 'PLAIN BYTES in ' + ', '.join(sorted(found))}"
     )
     return {"isolation": isolation, "written_bytes": written_bytes, "files": len(searched), "found": sorted(found)}
 
 
 def _content(file: Path, since_s: float) -> bytes:
-    """What a file holds that was changed since a time; nothing of one that was there before the copy was made."""
+    """Content of a file changed since `since_s`; empty for older files, which cannot contain the copy."""
     with contextlib.suppress(OSError):
         return file.read_bytes() if file.stat().st_ctime >= since_s else b""
     return b""
 
 
-def check_search(place: Place, plain: PlainBytes) -> None:
-    """The plain service's own cache and repository must be found. Exits if they are not."""
+def check_search(place: ServiceFolder, plain: PlainBytes) -> None:
+    """Exit unless the search finds the model in the plain service's repository and cache."""
     for folder in (place.models, place.cache):
         counts = [plain.count(file.read_bytes()) for file in folder.rglob("*") if file.is_file()]
         print(f"The search finds {sum(counts)} words of the model in the plain service's {folder.name}.")
         if not sum(counts):
-            sys.exit("The search does not find what is there.")
+            sys.exit("The search does not find the plain model.")
 
 
 def main() -> int:
-    """Measure, and search."""
+    """Run the benchmark; returns 1 if plain bytes were found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--starts", type=int, default=5, help="of each service, with a full model cache")
+    parser.add_argument("--starts", type=int, default=5, help="starts per service with a full model cache")
     parser.add_argument("--out", type=Path, help="file for the figures")
     args = parser.parse_args()
     print_machine()

@@ -1,12 +1,12 @@
-"""Five models in a worker that has room for three: memory over time against the budget, hit ratio, load times.
+"""Five models in a worker with room for three: memory over time against the budget, hit ratio, load times.
 
     python benchmarks/models_memory.py [--isolation process] [--kind real] [--seconds 20] [--clients 20]
 
-Versions of the fake engine hold so much memory as told; real ones are the built-in model under five names, run by the
-engine ppocr. Each client sends pages one after the other and chooses the model anew each time: the first half of the
-time, the third a third of it, and so on. Told are the models' memory (that of the service's processes, less what they
-held without any model) at each tenth of the time, and its peak. Exit code 1 when it was above the budget by more than
-5 %, or on any wrong answer.
+Fake versions allocate --model-mib; real ones are the built-in model under five names, run by the engine ppocr. Each
+client sends pages one after the other and chooses a model at random for each, the first twice as often as the second,
+three times as often as the third, and so on. Prints the models' memory (that of the service's processes, minus their
+memory without models) over time, and its peak. Exit code 1 if it exceeded the budget by more than 5 %, or on any wrong
+answer.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _MIB = 1 << 20
 
 @dataclass
 class Answers:
-    """What came back: the seconds of each answer, and what went wrong."""
+    """Seconds of each answer, and counts of outcomes."""
 
     seconds: list[float] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
 
 
 def make_repository(folder: Path, kind: str, model_bytes: int) -> dict[str, str]:
-    """Five models, each with one version that is accepted; the settings of a service that reads with them."""
+    """Make five models with one accepted version each; returns the settings of a service that uses them."""
     sys.path.insert(0, str(ROOT))
     from ocrsvc.engines.model.files import write_manifest
     from ocrsvc.models.repository import ModelRepository
@@ -80,12 +80,12 @@ def _description(kind: str, folder: Path, number: int, model_bytes: int) -> str:
     for file in (detection.file, recognition.file):
         (folder / file).write_bytes(built_in.read(file))
     parts = f'[detection]\nfile = "{detection.file}"\n[[recognition]]\nfile = "{recognition.file}"\n'
-    # All of them with one digest: the runtime that suits the files is found out once.
+    # All models share one digest, so the fastest runtime is measured only once.
     return f'engine = "ppocr"\n{parts}'
 
 
 def memory_bytes(service: Service) -> int:
-    """Anonymous memory of all the service's processes, what they share by fork counted once."""
+    """Anonymous memory of all service processes; memory shared by fork counts once."""
     total = 0
     for pid in family_of(service.pid or 0):
         try:
@@ -98,7 +98,7 @@ def memory_bytes(service: Service) -> int:
 
 
 def loaded_bytes(service: Service) -> tuple[int, dict[str, float]]:
-    """What the service says that its models take, and its other figures of models."""
+    """Memory of the loaded models as the service reports it, and its other model metrics."""
     text = ask(service.url, "GET", "/metrics").text
     found = {
         name: float(value) for name, value in re.findall(r"^(ocrsvc_(?:loaded_)?model\S+) (\S+)$", text, re.MULTILINE)
@@ -107,7 +107,7 @@ def loaded_bytes(service: Service) -> tuple[int, dict[str, float]]:
 
 
 def send_pages(service: Service, body: bytes, end_s: float, answers: Answers, seed: int) -> None:
-    """One client, until the time is over."""
+    """Run one client until the time is over."""
     chosen = random.Random(seed)
     weights = [1 / (number + 1) for number in range(MODELS)]
     while time.monotonic() < end_s:
@@ -124,7 +124,7 @@ def _outcome(status: int, text: str, number: int) -> str:
 
 
 def run(service: Service, body: bytes, clients: int, seconds: float) -> tuple[Answers, list[int]]:
-    """Load the service; the memory of its processes, sampled all the time."""
+    """Load the service; returns the answers and samples of its memory."""
     answers, end_s, samples = Answers(), time.monotonic() + seconds, list[int]()
     threads = [
         threading.Thread(target=send_pages, args=(service, body, end_s, answers, number)) for number in range(clients)
@@ -140,7 +140,7 @@ def run(service: Service, body: bytes, clients: int, seconds: float) -> tuple[An
 
 
 def budget_of(env: dict[str, str]) -> tuple[int, int]:
-    """The memory that three models take, and that of the service without any: measured with one of them loaded."""
+    """Memory for three models, and the service's memory without models, measured with one loaded."""
     with started(env) as service:
         time.sleep(2.0)
         one, _ = loaded_bytes(service)
@@ -148,11 +148,11 @@ def budget_of(env: dict[str, str]) -> tuple[int, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once; 0 when the budget was kept and every answer was right."""
+    """Run the benchmark; returns 0 if the budget was kept and every answer was right."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--isolation", choices=("thread", "process"), default="thread")
     parser.add_argument("--kind", choices=(FAKE, REAL), default=FAKE)
-    parser.add_argument("--model-mib", type=int, default=64, help="memory of a fake version, in each process")
+    parser.add_argument("--model-mib", type=int, default=64, help="memory of a fake version per process")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--out", type=Path, help="the JSON file; results/models_memory.json if left out")
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     body = tiny_png() if asked.kind == FAKE else scan(0)
     with tempfile.TemporaryDirectory() as folder:
         env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "2", "OCRSVC_ISOLATION": asked.isolation}
-        # Loads are waited for, however slow the machine.
+        # Wait for loads, however slow the machine is.
         env["OCRSVC_DEADLINE_S"] = str(ANSWER_S)
         env |= {**make_repository(Path(folder), asked.kind, asked.model_mib * _MIB)}
         budget_bytes, bare_bytes = budget_of(env)
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def report(
     asked: argparse.Namespace, answers: Answers, samples: list[int], budget_bytes: int, figures: dict[str, float]
 ) -> int:
-    """Print and write the figures; the exit code."""
+    """Print and write the figures; returns the exit code."""
 
     def total(pattern: str) -> float:
         return sum(value for name, value in figures.items() if re.search(pattern, name))

@@ -1,10 +1,10 @@
-"""What choosing the version costs a request, and what following another worker's change costs, in CPU time.
+"""CPU time of choosing a model version for a request, and of following another worker's change.
 
     python benchmarks/models_routing.py [--models 5] [--versions 4] [--rounds 20000]
 
-The models are of the engine fake and are not loaded; every version is wanted and accepted. A request is resolved by
-name, by version, by label, by share, by language, and without naming anything; each is timed in turn, five times over,
-and the median is printed. Then a label is moved by another store, and the next request looks at the whole repository.
+The models use the engine fake and are not loaded; every version is wanted and accepted. Requests are resolved by name,
+version, label, share, language, and without any name, in turn, five times; the medians are printed. Then another store
+moves a label, and the next request reads the whole repository.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CASES: Final = {
 
 
 def make_repository(folder: Path, models: int, versions: int) -> StateStore:
-    """Models m0, m1 … with so many accepted versions each; the last one reads Korean. The store of their state."""
+    """Make models m0, m1 … with `versions` accepted versions each, the last for Korean; returns their state store."""
     store = StateStore(folder / "state")
     for model in range(models):
         for number in range(1, versions + 1):
@@ -56,7 +56,7 @@ def make_repository(folder: Path, models: int, versions: int) -> StateStore:
 
 
 def cpu_us(call: Callable[[], object], rounds: int) -> float:
-    """Microseconds of CPU time of one call, in the mean."""
+    """Mean CPU microseconds of one call."""
     began_s = time.process_time()
     for _ in range(rounds):
         call()
@@ -64,7 +64,7 @@ def cpu_us(call: Callable[[], object], rounds: int) -> float:
 
 
 def main() -> None:
-    """Print the table."""
+    """Run the benchmark and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=int, default=5)
     parser.add_argument("--versions", type=int, default=4)
@@ -76,11 +76,11 @@ def main() -> None:
         store = make_repository(folder, asked.models, asked.versions)
         control = ModelControl(ModelRepository(folder / "models"), store)
         selector = VersionSelector(control, WantedModel("m1"))
-        measured: dict[str, list[float]] = {name: [] for name in (*CASES, "look at the state file")}
+        measured: dict[str, list[float]] = {name: [] for name in (*CASES, "check the state file")}
         for _ in range(REPEATS):
             for name, options in CASES.items():
                 measured[name].append(cpu_us(lambda options=options: selector.select(options), asked.rounds))  # type: ignore[misc]
-            measured["look at the state file"].append(cpu_us(control.latest, asked.rounds))
+            measured["check the state file"].append(cpu_us(control.latest, asked.rounds))
         for name, times in measured.items():
             print(f"{name:24} {statistics.median(times):8.2f} µs")
         print(f"{'follow a change, on disk':24} {statistics.median(_follow(control.latest, store)):8.0f} µs")
@@ -88,7 +88,7 @@ def main() -> None:
 
 
 def _follow(look: Callable[[], object], store: StateStore) -> list[float]:
-    """Microseconds of CPU time of the first look after each of some changes."""
+    """CPU microseconds of the first call of `look` after each of 20 changes."""
     found = []
     for _ in range(20):
         store.record_verdict(f"{time.monotonic_ns():064}", Verdict(accepted=True))

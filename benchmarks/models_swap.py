@@ -1,15 +1,15 @@
-"""Versions of a model are copied into the repository under load; every answer is checked, and gaps are measured.
+"""Copies model versions into the repository under load; checks every answer, and measures gaps between answers.
 
     python benchmarks/models_swap.py                                 20 versions of the fake engine, five of them bad
     python benchmarks/models_swap.py --isolation process
     python benchmarks/models_swap.py --memory 8388608                room for one version, so that it drains first
     python benchmarks/models_swap.py --models FOLDER --slow FOLDER   a real model, as PaddleOCR ships it (det/, rec/)
 
-Twenty clients ask without a pause, half of them over HTTP and half over gRPC (KServe v2). Of the twenty versions one is
-truncated (of the fake engine: it ends its process), one has a file that is not its manifest's, one a wrong dictionary,
-one is slower than allowed, and one reads garbage. First nothing is copied for a while: the
-longest gaps of both parts are compared. The last line of stdout is the result as JSON; the exit code is 1 when a
-request failed, an answer was not that of the version that it names, or a bad version answered.
+Twenty clients send requests without pause, half over HTTP and half over gRPC (KServe v2). Of the twenty versions one is
+truncated (of the fake engine: it crashes its process), one has a file with a wrong digest, one a wrong dictionary, one
+is too slow, and one reads garbage. Before the copies, an undisturbed period is measured to compare the longest gaps.
+The last line of stdout is the result as JSON; exit code 1 if a request failed, an answer does not match its version, or
+a bad version answered.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FEWEST_UNDISTURBED_S = 5.0
 
 
 def main() -> int:
-    """Both parts, and the result."""
+    """Run the benchmark: the undisturbed period, then the copies."""
     args = _arguments()
     print_machine()
     with tempfile.TemporaryDirectory() as name:
@@ -66,15 +66,15 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--isolation", choices=("thread", "process"), default="thread")
-    parser.add_argument("--swaps", type=int, default=20, help="versions that are copied")
+    parser.add_argument("--swaps", type=int, default=20, help="number of versions to copy")
     parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--quiet-s", type=float, default=30.0, help="how long nothing is copied first")
-    parser.add_argument("--burn-s", type=float, default=0.002, help="processor time of the fake engine a page")
-    parser.add_argument("--latency-s", type=float, default=0.02, help="time that it waits as well")
+    parser.add_argument("--quiet-s", type=float, default=30.0, help="length of the undisturbed period")
+    parser.add_argument("--burn-s", type=float, default=0.002, help="processor time of the fake engine per page")
+    parser.add_argument("--latency-s", type=float, default=0.02, help="additional wait of the fake engine per page")
     parser.add_argument("--memory", help="OCRSVC_MODELS_MEMORY: 8388608 is room for one version in threads")
-    parser.add_argument("--load-s", type=float, default=0.0, help="time that loading a handle of the fake engine takes")
+    parser.add_argument("--load-s", type=float, default=0.0, help="time to load a handle of the fake engine")
     parser.add_argument("--models", type=Path, help="a real model: det/det.onnx, rec/rec.onnx, rec/inference.yml")
-    parser.add_argument("--slow", type=Path, help="another one, which takes longer")
+    parser.add_argument("--slow", type=Path, help="a slower real model")
     return parser.parse_args()
 
 
@@ -100,7 +100,7 @@ def _environ(args: argparse.Namespace, folder: Path) -> dict[str, str]:
 
 
 def _page(args: argparse.Namespace) -> bytes:
-    """What clients send: a white square, or our reference page."""
+    """The page that clients send: a white square, or our reference page."""
     if args.models is None:
         return cv2.imencode(".png", np.full((16, 16, 3), 255, np.uint8))[1].tobytes()
     root = Path(__file__).resolve().parents[1]
@@ -116,7 +116,7 @@ def _askers(server: Server, page: bytes, count: int) -> list[Callable[[], tuple[
 def _texts(
     args: argparse.Namespace, server: Server, page: bytes, versions: list[SwapVersion]
 ) -> Callable[[str], str | None]:
-    """The text of each good version: all real ones read the same."""
+    """A function that returns the text of a good version, None for a bad one; all real versions read the same."""
     first = http_asker(server.url, page)()[1]
     good = {str(version.number) for version in versions if not version.fault}
 
@@ -129,7 +129,7 @@ def _texts(
 
 
 def _settle(server: Server, version: SwapVersion) -> None:
-    """Until all workers read with a good version, or a bad one was refused."""
+    """Wait until all workers serve a good version, or a bad one was refused."""
     if version.fault:
         found = server.wait_for(rf"REFUSED {NAME}/{version.number} .*", timeout_s=SETTLE_S)
         print(f"{version.fault}: {found[0]}", flush=True)

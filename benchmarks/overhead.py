@@ -1,10 +1,10 @@
-"""Cost of a request beside decoding and the engine.
+"""Cost of a request without decoding and the engine.
 
     python benchmarks/overhead.py [--seconds 10] [--clients 20]
 
-The fake engine waits 0 ms; clients and service share the machine. From the processor time of the service's processes
-for each request, the time of decoding the same image and of the fake engine's checksum over its pixels (both measured
-in this process, alone) is taken away: the rest is what HTTP, queue and threads cost. Exit code 1 on any wrong answer.
+The fake engine waits 0 ms; clients and service share the machine. From the service's processor time per request, the
+times of decoding the same image and of the fake engine's checksum (both measured alone in this process) are subtracted.
+The rest is the cost of HTTP, queue and threads. Exit code 1 on any wrong answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUNDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """One way to send one image."""
+    """A request and the image in it."""
 
     request: Request
     image: bytes
@@ -40,7 +40,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One payload, measured: the load, and the milliseconds that decoding and the checksum take in this process."""
+    """Figures of one payload: the load, and milliseconds of decoding and checksum in this process."""
 
     payload: Payload
     result: Result
@@ -76,7 +76,7 @@ def _json(data: bytes) -> bytes:
 
 
 def cpu_ms(work: Callable[[], object]) -> float:
-    """Processor time of one call, the least of three rounds: what disturbs only ever adds."""
+    """Processor milliseconds of one call, the minimum of three rounds, because disturbances only add time."""
     rounds = []
     for _ in range(3):
         before_s = time.process_time()
@@ -87,7 +87,7 @@ def cpu_ms(work: Callable[[], object]) -> float:
 
 
 def parts_ms(data: bytes) -> tuple[float, float]:
-    """Processor milliseconds of decoding an image as the service does for the fake engine, and of its checksum."""
+    """Processor milliseconds of decoding an image for the fake engine, and of its checksum."""
     sys.path.insert(0, str(ROOT))
     from ocrsvc.engines.fake import hash_text
     from ocrsvc.imaging.codecs.decode import PixelLimits, decode
@@ -98,7 +98,7 @@ def parts_ms(data: bytes) -> tuple[float, float]:
 
 
 def measure(service: Service, payload: Payload, clients: int, seconds: float) -> Row:
-    """Load with one payload. Exits on a wrong answer."""
+    """Run a load with one payload. Exits on a wrong answer."""
     request = payload.request
     solo = [ask(service.url, "POST", request.path, request.body, request.content_type) for _ in range(20)]
     expected = text_of(solo[0].text.encode(), "application/json")
@@ -110,17 +110,17 @@ def measure(service: Service, payload: Payload, clients: int, seconds: float) ->
 
 
 def show(row: Row) -> None:
-    """One payload's figures."""
+    """Print one payload's figures."""
     print(f"{row.payload.request.name} ({len(row.payload.image)} bytes of image)")
     print(f"  {summarise(row.result)}")
     print(
         f"  decoding {row.decode_ms:.2f} ms (in an unloaded request {row.served_decode_ms:.2f} ms), the fake engine's "
-        f"checksum {row.checksum_ms:.2f} ms; the rest is ours: {row.own_ms:.2f} ms (goal: at most {GOAL_MS})"
+        f"checksum {row.checksum_ms:.2f} ms; the service's own: {row.own_ms:.2f} ms (goal: at most {GOAL_MS})"
     )
 
 
 def as_row(row: Row) -> dict[str, object]:
-    """One payload's figures, ready to become JSON."""
+    """One payload's figures as a JSON-ready dict."""
     return as_dict(row.result) | {
         "payload": row.payload.request.name,
         "image_bytes": len(row.payload.image),
@@ -131,16 +131,16 @@ def as_row(row: Row) -> dict[str, object]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once; 0 when every answer was right."""
-    # As in the service: what a library spreads over the cores here would not compare.
+    """Run the benchmark; returns 0 if every answer was right."""
+    # As in the service; otherwise OpenCV would use all cores here.
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each payload")
+    parser.add_argument("--seconds", type=float, default=10.0, help="per payload")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--out", type=Path, help="the JSON file; results/overhead.json if left out")
     asked = parser.parse_args(arguments)
     print_machine()
-    print(f"load: {asked.clients} clients on the same machine, kept-alive connections, {asked.seconds:g} s a payload")
+    print(f"load: {asked.clients} clients on the same machine, kept-alive connections, {asked.seconds:g} s per payload")
     rows = []
     with started({"OCRSVC_ENGINE": "fake"}) as service:
         for payload in payloads():

@@ -1,12 +1,12 @@
-"""Latency and refusals at ten times the load that the service can carry.
+"""Latency and refusals at ten times the service's capacity.
 
     python benchmarks/overload.py [--seconds 60] [--times 10]
 
-The fake engine waits 100 ms an image: two workers with two engine threads each can read 40 images/s, which is little
-enough that two cores can drive and refuse 400 a second. First the capacity is measured (as many clients as keep every
-thread busy), then the service gets ten times that, open loop: each request is sent when its time comes, whatever became
-of the others. One process sends them all, from an event loop. Accepted requests have a deadline; every answer is
-compared with the image's own text. Exit code 1 when a goal is missed.
+The fake engine waits 100 ms per image, so two workers with two engine threads each can read 40 images/s; two cores can
+send and refuse ten times as many. First the capacity is measured with enough clients to keep every thread busy. Then
+requests arrive at --times that rate in an open loop: each is sent at its due time, whatever happened to the others. One
+process sends them all from an event loop. Accepted requests have a deadline; every answer is compared with its image's
+text. Exit code 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _LAST_ANSWERS_S = DEADLINE_S + 5
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value that this share of the values does not exceed; 0 when there are none."""
+    """The value that this share of the values does not exceed; 0 without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 @dataclass(slots=True)
 class Call:
-    """One request under way: when it was due, and what has come of its answer."""
+    """A request in flight: its due time, expected text, and the answer received so far."""
 
     due_s: float
     text: str
@@ -61,7 +61,7 @@ class Call:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the requests; times from the moment that each was due."""
+    """Results of the requests; times count from each request's due time."""
 
     accepted_s: list[float] = field(default_factory=list)
     done_at_s: list[float] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Tally:
 
 
 class OpenLoop:
-    """Sends requests at their times over kept connections, as many as it takes."""
+    """Sends requests at their due times over as many kept-alive connections as needed."""
 
     def __init__(self, service: Service, messages: Sequence[tuple[bytes, str]], per_s: float) -> None:
         self._address = (service.host, service.port)
@@ -84,7 +84,7 @@ class OpenLoop:
         self.tally = Tally()
 
     def run(self, seconds: float) -> Tally:
-        """Until every request that was due in these seconds has its answer."""
+        """Send requests for `seconds`, and wait for all answers."""
         began_s = time.perf_counter()
         end_s, sent = began_s + seconds, 0
         while (now_s := time.perf_counter()) < end_s or (self._calls and now_s < end_s + _LAST_ANSWERS_S):
@@ -102,7 +102,7 @@ class OpenLoop:
         try:
             wire = self._idle.popleft() if self._idle else self._connect()
             self._calls[wire] = Call(due_s, text)
-            # A message is a few hundred bytes: it never blocks.
+            # A message of a few hundred bytes never blocks.
             wire.sendall(message)
         except OSError as error:
             self.tally.wrong[type(error).__name__] += 1
@@ -125,7 +125,7 @@ class OpenLoop:
                 self.tally.wrong["closed before the answer"] += 1
             self._drop(wire)
             return
-        assert call is not None, "an answer to nothing"
+        assert call is not None, "an answer without a request"
         call.answer += piece
         end = call.answer.find(b"\r\n\r\n")
         if end < 0:
@@ -166,7 +166,7 @@ class OpenLoop:
 
 
 def make_messages(count: int = 20) -> list[tuple[Request, str]]:
-    """Small random images, each with the text that the fake engine reads on it, worked out here."""
+    """Small random images, each with the text that the fake engine returns for it."""
     random = np.random.default_rng(9)
     messages = []
     for number in range(count):
@@ -187,7 +187,7 @@ def wire_form(request: Request, host: str) -> bytes:
 
 
 class MemoryWatch(threading.Thread):
-    """Reads the service's resident memory twice a second."""
+    """Samples the service's resident memory twice per second."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(name="memory")
@@ -196,17 +196,17 @@ class MemoryWatch(threading.Thread):
         self.samples_mb: list[float] = []
 
     def run(self) -> None:
-        """Until stopped."""
+        """Sample until stopped."""
         while not self._done.wait(0.5):
             self.samples_mb.append(self._service.processes.rss_mb())
 
     def stop(self) -> None:
-        """End it."""
+        """Stop sampling."""
         self._done.set()
         self.join()
 
     def growth(self) -> float:
-        """Of the last fifth of the run over the second fifth (the first warms up), as a share; 0 for short runs."""
+        """Growth from the second fifth of the run to the last, as a share; the first is warm-up. 0 for short runs."""
         fifth = len(self.samples_mb) // 5
         if not fifth:
             return 0.0
@@ -215,8 +215,8 @@ class MemoryWatch(threading.Thread):
 
 
 def measure_capacity(service: Service, messages: Sequence[tuple[Request, str]], seconds: float) -> float:
-    """Answers a second when every engine thread is always busy and nobody is refused."""
-    # So many find room even when one worker gets them all.
+    """Answers per second while every engine thread is busy and no request is refused."""
+    # This many clients fit into the queue even if one worker gets all of them.
     clients = PLACES
     result = run_load(service, [request for request, _ in messages], clients, seconds, keep_alive=True)
     if wrong := result.wrong({request.name: text for request, text in messages}):
@@ -225,10 +225,10 @@ def measure_capacity(service: Service, messages: Sequence[tuple[Request, str]], 
 
 
 def overload(service: Service, seconds: float, times: float, capacity_s: float) -> dict[str, Any]:
-    """Both phases; the figures."""
+    """Measure the capacity, then the overload; returns the figures."""
     messages = make_messages()
     capacity = measure_capacity(service, messages, capacity_s)
-    print(f"capacity: {capacity:.1f}/s (by the settings {WORKERS * ENGINE_THREADS / LATENCY_S:.0f}/s)")
+    print(f"capacity: {capacity:.1f}/s (expected from the settings: {WORKERS * ENGINE_THREADS / LATENCY_S:.0f}/s)")
     host = f"{service.host}:{service.port}"
     loop = OpenLoop(service, [(wire_form(request, host), text) for request, text in messages], capacity * times)
     watch = MemoryWatch(service)
@@ -260,7 +260,7 @@ def overload(service: Service, seconds: float, times: float, capacity_s: float) 
 
 
 def missed(figures: dict[str, Any]) -> list[str]:
-    """The goals that the figures miss."""
+    """The missed goals."""
     goals = {
         f"goodput at least {GOODPUT_SHARE:.0%} of the capacity": figures["goodput_share"] >= GOODPUT_SHARE,
         f"refusals within {REFUSAL_MS:g} ms at the median": figures["refusal_p50_ms"] <= REFUSAL_MS,
@@ -273,11 +273,11 @@ def missed(figures: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once; 0 when every goal is met."""
+    """Run the benchmark; returns 0 if every goal is met."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="of overload")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the overload")
     parser.add_argument("--times", type=float, default=10.0, help="offered load over capacity")
-    parser.add_argument("--capacity-seconds", type=float, default=5.0, help="spent on measuring the capacity")
+    parser.add_argument("--capacity-seconds", type=float, default=5.0, help="duration of the capacity measurement")
     parser.add_argument("--out", type=Path, help="the JSON file; results/overload.json if left out")
     args = parser.parse_args(arguments)
     print_machine()

@@ -1,10 +1,10 @@
-"""Processor time of each page of the corpus, read one at a time: the service times of `regions.py`.
+"""Processor time of each corpus page, read one at a time: the service times of `regions.py`.
 
     python benchmarks/page_times.py [--shared ../shared] [--pages 24] [--out data/page_times.json]
 
-The application runs in this process over the real engine, without sockets. A page's time is all the processor time
-that the process used while it was read, decoding and answer included. Each page is read once, so that what a new size
-of page costs is in it. The pages of the corpus are not part of the checkout; their times are, without names.
+Runs the application in this process with the real engine, without sockets. A page's time is all processor time of the
+process while the page was read, including decoding and the answer. Each page is read once, so the cost of a new page
+size is included. The corpus is not part of the checkout; the times are, without file names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.service import ROOT
 
 
 def measure_ms(images: Sequence[bytes]) -> list[int]:
-    """CPU milliseconds of each page. Exits when one cannot be read."""
+    """CPU milliseconds of each page. Exits if one cannot be read."""
     from ocrsvc.app import create_app
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.settings.load import read_settings
@@ -37,7 +37,7 @@ def measure_ms(images: Sequence[bytes]) -> list[int]:
     reader.start()
     client = create_app(settings, reader).test_client()
     times_ms = []
-    # The first page again at the start, uncounted: it pays for what is opened once.
+    # Read the first page twice, and do not count the first time, which includes one-time costs.
     for data in [images[0], *images]:
         began_s = time.process_time()
         answer = client.post("/v1/ocr", data=data, content_type="application/octet-stream")
@@ -49,10 +49,10 @@ def measure_ms(images: Sequence[bytes]) -> list[int]:
 
 
 def main() -> int:
-    """Run once; 0 when every page was read."""
+    """Run the benchmark; returns 0 if every page was read."""
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
     parser.add_argument("--pages", type=int, help="corpus pages, spread evenly; all if left out")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "data" / "page_times.json")
     asked = parser.parse_args()

@@ -1,13 +1,12 @@
-"""Processor time of two checkouts, or of two choices of settings, on the same pages in turn.
+"""Processor time of two checkouts, or of two settings, on the same pages in turn.
 
     python benchmarks/paired_cpu.py ecd9bb0 [--after .] [--pages 24] [--clients 4] [--rounds 2] [--most 0.5]
     python benchmarks/paired_cpu.py . --before-env OCRSVC_PRECISION=fp32 --after-env OCRSVC_PRECISION=int8
 
-Each side is a service of its own with a folder of prepared models of its own, started twice: what is found out at the
-first start is known at the second. Both stand ready; so many pages as there are clients are sent at once to one side
-and then to the other, the first side changing from pair to pair. A pair's processor time is all that the side's
-processes have used since its previous pair ended, so that nothing is left out that happens after an answer. A commit is
-unpacked under .bench/checkouts. Exit code 1 when a page fails or, with --most, the ratio is above it.
+Each side is a service with its own model cache, started twice so that the second start finds a full cache. --clients
+pages at once are sent to one side and then to the other; the order alternates from pair to pair. A side's processor
+time in a pair is all time its processes used since its previous pair ended, so work after an answer is included. A
+commit is unpacked under .bench/checkouts. Exit code 1 if a page fails or, with --most, the ratio is above it.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ REST_S = 1.0
 
 @dataclass
 class Side:
-    """One of the two services, and what it showed so far.
+    """One of the two services, and its figures so far.
 
     Attributes:
-        cpu_s: Processor seconds of each pair.
-        texts: By page of the sample, of the last round.
+        cpu_s: Processor seconds in each pair.
+        texts: Texts of the last round, by page.
     """
 
     name: str
@@ -55,12 +54,12 @@ class Side:
     _used_s: float = 0.0
 
     def begin(self) -> None:
-        """Count from here."""
+        """Start counting processor time."""
         self.service.processes.forget_peak()
         self._used_s = self.service.processes.cpu_s()
 
     def read(self, pages: Sequence[CorpusPage], pool: ThreadPoolExecutor) -> None:
-        """One pair's half: all pages at once."""
+        """Read this side's half of a pair: all pages at once."""
         began_s = time.perf_counter()
         for page, text in zip(pages, pool.map(self._text, pages), strict=True):
             self.texts[page.file.name] = text
@@ -70,7 +69,7 @@ class Side:
         self._used_s = used_s
 
     def figures(self, corpus: Corpus, rounds: int) -> dict[str, object]:
-        """Ready to become JSON."""
+        """The figures as a JSON-ready dict."""
         count = len(corpus.pages) * rounds
         return {
             "side": self.name,
@@ -81,7 +80,7 @@ class Side:
         }
 
     def in_order(self, corpus: Corpus) -> list[str | None]:
-        """The texts of the corpus's pages."""
+        """The texts in the order of the corpus's pages."""
         return [self.texts[page.file.name] for page in corpus.pages]
 
     def _text(self, page: CorpusPage) -> str | None:
@@ -95,7 +94,7 @@ class Side:
 
 
 def checkout(name: str) -> Path:
-    """The folder with the code: the one named, or a commit's, unpacked if it is not there yet."""
+    """The folder with the code: `name` itself, or an unpacked commit."""
     if Path(name).is_dir():
         return Path(name).resolve()
     commit = subprocess.run(
@@ -110,8 +109,8 @@ def checkout(name: str) -> Path:
 
 
 @contextlib.contextmanager
-def standing(role: str, name: str, settings: Sequence[str], warm_up: Sequence[CorpusPage]) -> Iterator[Side]:
-    """A side that has read a few pages, started for the second time with its folder of models."""
+def running_side(role: str, name: str, settings: Sequence[str], warm_up: Sequence[CorpusPage]) -> Iterator[Side]:
+    """A side that is warm, started for the second time with its model cache."""
     root = checkout(name)
     chosen = dict(setting.split("=", 1) for setting in settings)
     models = FOLDER / "paired" / role
@@ -126,7 +125,7 @@ def standing(role: str, name: str, settings: Sequence[str], warm_up: Sequence[Co
 
 
 def read_in_turn(sides: tuple[Side, Side], pages: Sequence[CorpusPage], clients: int, rounds: int) -> None:
-    """Send the pages, so many at once, to one side and then to the other; print each pair."""
+    """Send `clients` pages at once to one side and then to the other; print each pair."""
     groups = [pages[start : start + clients] for _ in range(rounds) for start in range(0, len(pages), clients)]
     before, after = sides
     for side in sides:
@@ -140,7 +139,7 @@ def read_in_turn(sides: tuple[Side, Side], pages: Sequence[CorpusPage], clients:
 
 
 def ratio_of(before: Sequence[float], after: Sequence[float]) -> dict[str, float]:
-    """The ratio of the sums, where 95 of 100 resamplings of the pairs have it, and the median pair's."""
+    """The ratio of the sums, its 95 % interval by resampling the pairs, and the median ratio of a pair."""
     draw = random.Random(len(before))
     pairs = list(zip(before, after, strict=True))
     drawn = sorted(
@@ -156,15 +155,15 @@ def ratio_of(before: Sequence[float], after: Sequence[float]) -> dict[str, float
 
 
 def print_side(figures: Mapping[str, object]) -> None:
-    """One line."""
+    """Print a line of figures."""
     print(
-        f"{figures['side']}: {figures['cpu_s_per_page']} CPU s a page, {figures['pages_per_s']} pages/s in its turns, "
+        f"{figures['side']}: {figures['cpu_s_per_page']} CPU s a page, {figures['pages_per_s']} pages/s, "
         f"peak RSS {figures['peak_rss_mb']} MB, F1 {figures['f1']}, CER {figures['cer']}"
     )
 
 
 def sample(asked: argparse.Namespace) -> tuple[Corpus, list[CorpusPage]]:
-    """The corpus cut down to pages spread evenly over it, and a few others to warm up with."""
+    """The corpus reduced to evenly spread pages, and a few other pages for warm-up."""
     corpus = Corpus(asked.shared, asked.kind, half=None if asked.half == "all" else asked.half)
     step = max(1, len(corpus.pages) // asked.pages)
     every = corpus.pages
@@ -174,26 +173,26 @@ def sample(asked: argparse.Namespace) -> tuple[Corpus, list[CorpusPage]]:
 
 
 def main() -> int:
-    """Run once; 0 when every page was read and the ratio keeps its bar."""
+    """Run the benchmark; returns 0 if every page was read and the ratio is at most --most."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("before", help="a checkout or a commit")
     parser.add_argument("--after", default=str(ROOT), help="a checkout or a commit; this one if left out")
     parser.add_argument("--before-env", action="append", default=[], help="NAME=VALUE for that side's service")
     parser.add_argument("--after-env", action="append", default=[], help="NAME=VALUE for that side's service")
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
     parser.add_argument("--half", choices=(*HALVES, "all"), default="all", help="pages of one half only")
     parser.add_argument("--kind", help="only pages of this kind")
-    parser.add_argument("--pages", type=int, default=24, help="how many, spread evenly over the corpus")
+    parser.add_argument("--pages", type=int, default=24, help="number of pages, spread evenly over the corpus")
     parser.add_argument("--clients", type=int, default=1, help="pages sent at once")
     parser.add_argument("--rounds", type=int, default=1, help="how often each page is read")
-    parser.add_argument("--most", type=float, help="the highest ratio that is not an error")
+    parser.add_argument("--most", type=float, help="highest ratio without exit code 1")
     parser.add_argument("--out", type=Path, help="the JSON file; results/paired_cpu.json if left out")
     asked = parser.parse_args()
     print_machine()
     corpus, warm_up = sample(asked)
     with (
-        standing("before", asked.before, asked.before_env, warm_up) as before,
-        standing("after", asked.after, asked.after_env, warm_up) as after,
+        running_side("before", asked.before, asked.before_env, warm_up) as before,
+        running_side("after", asked.after, asked.after_env, warm_up) as after,
     ):
         read_in_turn((before, after), corpus.pages, asked.clients, asked.rounds)
         time.sleep(REST_S)

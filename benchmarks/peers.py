@@ -1,14 +1,13 @@
-"""Other ways to serve OCR compared with this one: the same pages, the same machine, the same run.
+"""Compares other ways to serve OCR with this one: the same pages, the same machine, the same run.
 
     python benchmarks/peers.py [--pages 24] [--clients 20] [--rounds 1] [--only NAME,NAME] [--best NAME=VALUE]
 
-Beside this service: TurboOCR 4 with the same models; rapidocr_api; RapidOCR behind LitServe, behind BentoML, and behind
-nothing but Python's own HTTP server; Tesseract 5 as Debian packs it, one process a page. Each with its defaults and
-with the quickest settings that were found (NAME_best, turboocr_openvino), in an environment of its own under
-.bench/peers (made here, once). Of this service: its defaults, single precision under ONNX Runtime, and the settings of
---best. One system runs at a time; it has read a few other pages before. The systems take turns, round by round, and
-each round begins with another one. Every page is read once a round. Needs network access for the first run;
---prepare makes the environments and measures nothing.
+The others are TurboOCR 4 with the same models; rapidocr_api; RapidOCR behind LitServe, behind BentoML, and behind
+Python's own HTTP server; and Debian's Tesseract 5, one process per page. Each runs with its defaults and with the
+fastest settings found (NAME_best, turboocr_openvino), in its own environment under .bench/peers (made once). This
+service runs with its defaults, in single precision under ONNX Runtime, and with the settings of --best. One system runs
+at a time, after a warm-up with other pages. The systems take turns, and each round starts with another one. Every page
+is read once per round. The first run needs network access; --prepare makes the environments and measures nothing.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def warm_up(peer: Peer, pages: Sequence[bytes]) -> None:
 
 
 def choose(corpus: Corpus, count: int) -> list[bytes]:
-    """Cut the corpus down to so many pages, spread evenly over it; returns a few of the others, to warm up with."""
+    """Reduce the corpus to `count` evenly spread pages; returns a few of the others for warm-up."""
     every = corpus.pages
     corpus.pages = every[:: max(1, len(every) // count)][:count]
     others = [page for page in every if page not in corpus.pages] or every
@@ -74,7 +73,7 @@ def choose(corpus: Corpus, count: int) -> list[bytes]:
 
 
 def measure(names: Sequence[str], corpus: Corpus, asked: argparse.Namespace) -> Loads:
-    """All loads of all systems, in turns."""
+    """Run all loads on all systems, in turn."""
     clients = [int(count) for count in asked.clients.split(",")]
     best = dict(setting.split("=", 1) for setting in asked.best)
     others, pages = choose(corpus, asked.pages), [page.file.read_bytes() for page in corpus.pages]
@@ -93,7 +92,7 @@ def measure(names: Sequence[str], corpus: Corpus, asked: argparse.Namespace) -> 
 
 
 def print_table(figures: Figures) -> None:
-    """One row for each system and load; a quantile that too few requests would give is left empty."""
+    """Print a row per system and load; a quantile of too few requests is left empty."""
     print(f"{'system':18}{'clients':>8}" + "".join(f"{head:>12}" for head in COLUMNS.values()))
     for name, by_clients in figures.items():
         for count, row in by_clients.items():
@@ -102,18 +101,18 @@ def print_table(figures: Figures) -> None:
 
 
 def can_run(name: str, best: Sequence[str]) -> bool:
-    """Says what is missing where it is not all there."""
+    """Whether a system can run here; prints the reason if not."""
     reason = missing(name, dict(setting.split("=", 1) for setting in best))
     if reason:
-        print(f"left out: {name}, because {reason}")
+        print(f"skipped: {name}, because {reason}")
     return not reason
 
 
 def main() -> int:
-    """Run once, print, write."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
-    parser.add_argument("--pages", type=int, default=24, help="how many, spread evenly over the corpus")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
+    parser.add_argument("--pages", type=int, default=24, help="number of pages, spread evenly over the corpus")
     parser.add_argument("--clients", default="20", help="loads to try, such as 1,4,20")
     parser.add_argument("--rounds", type=int, default=1, help="how often each page is read under each load")
     parser.add_argument("--only", default=",".join(NAMES), help="systems to compare")

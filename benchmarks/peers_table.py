@@ -2,8 +2,8 @@
 
     python benchmarks/peers_table.py [FILE]
 
-Takes the figures of FILE (results/peers.json if left out), keeps them as docs/peers.json, draws docs/peers.svg, and
-writes the table between the two marks in README.md. Nothing is measured here, and nothing typed by hand there.
+Copies FILE (default results/peers.json) to docs/peers.json, draws docs/peers.svg, and writes the table between its
+marks in README.md. This program measures nothing.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ Figures = Mapping[str, Any]
 
 
 def in_order(figures: Figures) -> Mapping[str, Any]:
-    """The systems that were measured, ours first."""
+    """The measured systems, ours first."""
     return {name: figures["systems"][name] for name in NAMES if name in figures["systems"]}
 
 
 def table(figures: Figures) -> str:
-    """All systems under each load, in Markdown."""
+    """The Markdown table of all systems under each load."""
     systems = in_order(figures)
     columns = {name: head for name, head in COLUMNS.items() if is_measured(systems, name)}
     head = ["clients", "system", *columns.values()]
@@ -78,19 +78,19 @@ def table(figures: Figures) -> str:
 
 
 def is_measured(systems: Figures, column: str) -> bool:
-    """Whether any system has a figure there."""
+    """Whether any system has a figure in this column."""
     return any(row.get(column) is not None for loads in systems.values() for row in loads.values())
 
 
 def cell(column: str, value: float | None) -> str:
-    """A figure in three digits; memory in whole megabytes."""
+    """A figure with three digits; memory in whole megabytes."""
     if value is None:
         return ""
     return f"{value:.0f}" if column == "peak_rss_mb" else f"{value:.3g}"
 
 
 def chart(figures: Figures) -> str:
-    """Pages a second, the slowest page and the memory under the highest load."""
+    """SVG of pages per second, the slowest page and the memory under the highest load."""
     systems = in_order(figures)
     clients = list(next(iter(systems.values())))[-1]
     shown = {"pages_per_s": "pages a second", "max_s": "slowest page, seconds", "peak_rss_mb": "peak RSS, MB"}
@@ -105,7 +105,7 @@ def chart(figures: Figures) -> str:
 
 
 def main() -> int:
-    """Write the three; 0 when the README had its marks."""
+    """Write table, figures and chart."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", nargs="?", type=Path, default=RESULTS / "peers.json")
     text = parser.parse_args().file.read_text("utf-8")

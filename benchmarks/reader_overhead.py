@@ -1,11 +1,10 @@
-"""Processor time of one read by the fake engine, in two checkouts in turn: what the path of a request costs by itself.
+"""Processor time of one read by the fake engine, in two checkouts in turn: the cost of the request path alone.
 
     python benchmarks/reader_overhead.py ../main [--after .] [--pairs 100] [--reads 100]
     python benchmarks/reader_overhead.py . --repository    what a model repository of one version costs
 
-Each side is a process of its own with a reader in it; no HTTP. Sides take turns, the first one changing from pair to
-pair, so that a machine whose speed drifts treats them alike. Told are the medians, and that of the differences within
-each pair.
+Each side is a process with a reader, without HTTP. The order of the sides alternates from pair to pair, so that a
+drifting machine speed affects both alike. Prints the medians, and the median of the differences within each pair.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from models_support import accept, make_fake
 
 BEFORE, AFTER = "before", "after"
 
-# Reads a number of reads from each line, and writes what they cost.
+# For each number on stdin, makes that many reads and prints their processor seconds.
 _SIDE = """
 import json, sys, time
 from ocrsvc.pipeline.read import Reader
@@ -52,7 +51,7 @@ reader.stop(5.0)
 
 
 class Side:
-    """A process that reads with the code of one checkout, and the models of a repository, if there is one."""
+    """A process that reads with one checkout's code, and with a model repository if `folder` is given."""
 
     def __init__(self, checkout: Path, folder: Path | None = None) -> None:
         settings = {"engine": "fake"}
@@ -68,7 +67,7 @@ class Side:
         )
 
     def cost_us(self, reads: int) -> float:
-        """Microseconds of processor time for one read."""
+        """Processor microseconds per read."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{reads}\n")
@@ -76,13 +75,13 @@ class Side:
         return float(self._process.stdout.readline()) / reads * 1e6
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.communicate()
 
 
 @contextlib.contextmanager
 def sides(before: Path, after: Path, folder: Path | None) -> Iterator[dict[str, Side]]:
-    """Both, warm; with a folder, the second reads with a version of a repository in it."""
+    """Both sides, warm; with `folder`, the second reads with a model version from a repository there."""
     with contextlib.ExitStack() as stack:
         if folder is not None:
             accept(folder, make_fake(folder / "models", 1))
@@ -94,13 +93,13 @@ def sides(before: Path, after: Path, folder: Path | None) -> Iterator[dict[str, 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("before", type=Path, help="a checkout")
     parser.add_argument("--after", type=Path, default=ROOT, help="a checkout; this one if left out")
     parser.add_argument("--repository", action="store_true", help="the second side reads with a model repository")
     parser.add_argument("--pairs", type=int, default=100)
-    parser.add_argument("--reads", type=int, default=100, help="in each half of a pair")
+    parser.add_argument("--reads", type=int, default=100, help="reads per side and pair")
     parser.add_argument("--out", type=Path, help="the JSON file; results/reader_overhead.json if left out")
     asked = parser.parse_args(arguments)
     print_machine()

@@ -1,11 +1,11 @@
-"""Order in which the engine reads drawn pages whose order is known: columns, reports, forms, tables, sheets.
+"""Reading order of the engine on drawn pages with a known order: columns, reports, forms, tables, sheets.
 
     python benchmarks/reading_order.py [--pages 2] [--first-seed 0] [--kind form] [--save FOLDER]
 
-Draws pages of each kind (tests/order_pages.py), level, slanted by up to 5 degrees or seen from the side, and reads them
-with the engine ppocr in this process. Prints for each kind the character error rate of what was read, and that of the
-order alone: of the true texts, in the order in which their places were read. Exit code 1 when the order of a kind is
-worse than 0.03 on average. Needs Liberation Sans and Noto Sans CJK (Debian: fonts-liberation fonts-noto-cjk).
+Draws pages of each kind (tests/order_pages.py), level, slanted by up to 5 degrees or in perspective, and reads them
+with the engine ppocr in this process. Prints for each kind the character error rate of the text, and that of the order
+alone: true texts in the order in which their positions were read. Exit code 1 if a kind's order error is above 0.03 on
+average. Needs Liberation Sans and Noto Sans CJK (Debian: fonts-liberation fonts-noto-cjk).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Reader = Callable[[Pixels], Page]
 
 
 def main() -> int:
-    """Draw, read, compare, print."""
+    """Run the benchmark."""
     args = _arguments()
     print_machine()
     read = _open_reader()
@@ -57,7 +57,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", action="append", choices=list(KINDS))
-    parser.add_argument("--pages", type=int, default=2, help="of each kind")
+    parser.add_argument("--pages", type=int, default=2, help="per kind")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--save", type=Path, help="an existing folder for the pictures")
     return parser.parse_args()
@@ -93,7 +93,7 @@ def _measure(kind: str, seed: int, read: Reader, save: Path | None) -> tuple[flo
 
 
 def _places_read(quads: NDArray[np.float32], page: Page) -> list[int]:
-    """Which lines were read, in the order of reading; of two readings of a line the first counts."""
+    """Indexes of the lines read, in reading order; a line that is read twice counts the first time."""
     middles = quads.mean(axis=1)
     nearest = [int(np.abs(middles - np.mean(line.box, axis=0)).sum(axis=1).argmin()) for line in page.lines]
     return list(dict.fromkeys(nearest))

@@ -1,12 +1,12 @@
-"""A simulated day of a service in five regions: near callers or in one place, a lost region, autoscaling.
+"""Simulates a day of a service in five regions: near callers or in one place, a lost region, autoscaling.
 
     python benchmarks/regions.py [--seed 1] [--part near|lost|scaling] [--quick] [--out regions.json]
 
-1,000 workers with a core each on 100 hosts in 5 regions. What a page costs is drawn from data/page_times.json, which
-is measured; everything else that is assumed (load over a day, round trips, how long a host takes to start) is printed
-first. Queue, refusals, priorities and retries are the service's and its client's (bench/fleet.py), the autoscaler is
-Kubernetes' (bench/autoscaling.py). The same seed gives the same figures. --quick simulates minutes of a few hosts, to
-see that it runs. The figures are in docs/regions.md.
+1,000 workers with a core each run on 100 hosts in 5 regions. Page times are drawn from data/page_times.json, which is
+measured; all other assumptions (load over a day, round trips, start time of a host) are printed first. Queue, refusals,
+priorities and retries follow the service and its client (bench/fleet.py), autoscaling follows Kubernetes
+(bench/autoscaling.py). The same seed gives the same figures. --quick simulates minutes of a few hosts, to check that it
+runs. The figures are in docs/regions.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ROUND_TRIPS_MS: Final = (
     (225, 190, 120, 15, 60),
     (120, 170, 180, 60, 15),
 )
-# Of the peak, by local hour: an office's day.
+# Share of the peak load by local hour, on an office day.
 DAY: Final = (0.25, 0.22, 0.2, 0.2, 0.22, 0.28, 0.4, 0.6, 0.85, 1.0, 1.0, 0.95)
 DAY_AFTER_NOON: Final = (0.85, 0.9, 1.0, 1.0, 0.95, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.3)
 
@@ -55,13 +55,13 @@ Rate = Callable[[float], float]
 
 
 def page_times_s() -> np.ndarray:
-    """Measured processor seconds of the pages of the corpus."""
+    """Measured processor seconds of the corpus pages."""
     data = json.loads((ROOT / "benchmarks" / "data" / "page_times.json").read_text("utf-8"))
     return np.array(data["page_cpu_ms"]) / 1000
 
 
 def day_share(local_s: float) -> float:
-    """Of a region's peak, at a second of its local day."""
+    """Share of a region's peak load at a second of its local day."""
     hours = (*DAY, *DAY_AFTER_NOON)
     return float(np.interp(local_s / 3600 % 24, range(25), (*hours, hours[0])))
 
@@ -69,7 +69,7 @@ def day_share(local_s: float) -> float:
 def arrivals(
     rates: Sequence[Rate], begin_s: float, end_s: float, seed: int
 ) -> Iterator[tuple[float, int, bool, float]]:
-    """Pages of all regions in the order of time: Poisson, with the rate of every five seconds."""
+    """Pages of all regions in order of time: a Poisson process whose rate changes every five seconds."""
     random, works_s, step_s = np.random.default_rng(seed), page_times_s(), 5.0
     for at_s in np.arange(begin_s, end_s, step_s):
         per_s = np.array([rate(float(at_s)) for rate in rates])
@@ -83,7 +83,7 @@ def arrivals(
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large a simulation is: that of the page, or a quick one."""
+    """The size of a simulation: the full one or a quick one."""
 
     hosts: int
     window_s: float
@@ -92,7 +92,7 @@ class Scale:
 
     @property
     def peak_per_s(self) -> float:
-        """Pages that a region's callers send a second at its peak."""
+        """Pages per second that a region's callers send at its peak."""
         return PEAK_SHARE * self.hosts * WORKERS / float(page_times_s().mean())
 
 
@@ -103,19 +103,19 @@ QUICK: Final = Scale(2, 20.0, 900.0, 300.0)
 def settings(
     places: int = PLACES, *, tries_next: bool = False, trips_ms: Sequence[Sequence[int]] = ROUND_TRIPS_MS
 ) -> FleetSettings:
-    """Of hosts and callers."""
+    """Settings of hosts and callers."""
     trips_s = [[ms / 1000 for ms in row] for row in trips_ms]
     return FleetSettings(WORKERS, places * WORKERS, PATIENCE_S, BATCH_PATIENCE_S, tries_next, trips_s, NOTICED_S)
 
 
 def quantile_s(values: Sequence[Sequence[float]], share: float) -> float:
-    """Over several rows of seconds together; 0 without any."""
+    """Quantile over all values of several sequences; 0 without values."""
     every = np.concatenate([np.asarray(row) for row in values])
     return round(float(np.quantile(every, share)), 3) if len(every) else 0.0
 
 
 def figures(outcomes: Sequence[Outcome], batch: Sequence[Outcome] = ()) -> dict[str, float | int]:
-    """What callers saw."""
+    """Figures of the callers: waits, answer times, refusals and pages given up."""
     found: dict[str, float | int] = {}
     for name, group in (("", outcomes), ("batch ", batch)):
         if group:
@@ -135,7 +135,7 @@ Row = dict[str, float | int | str]
 
 
 def regional(scale: Scale) -> list[Rate]:
-    """Pages a second of each region, at a second of the UTC day."""
+    """Pages per second of each region, by second of the UTC day."""
     return [
         lambda at_s, offset_h=offset_h: scale.peak_per_s * day_share(at_s + 3600 * offset_h)  # type: ignore[misc]
         for offset_h in UTC_OFFSETS_H
@@ -143,12 +143,12 @@ def regional(scale: Scale) -> list[Rate]:
 
 
 def busiest_s(rates: Sequence[Rate]) -> float:
-    """The second of the UTC day at which all regions together send most."""
+    """The second of the UTC day with the highest total load."""
     return max((300.0 * number for number in range(288)), key=lambda at_s: sum(rate(at_s) for rate in rates))
 
 
 def near(scale: Scale, seed: int) -> list[Row]:
-    """Five regions beside their callers, and one place (Europe) for all of them, at the busiest time."""
+    """Five regions near their callers, compared with one place (Europe) for all, at the busiest time."""
     rates = regional(scale)
     begin_s = busiest_s(rates)
     end_s = begin_s + scale.window_s / 2
@@ -174,7 +174,7 @@ def near(scale: Scale, seed: int) -> list[Row]:
 
 
 def round_trips(size_bytes: int) -> int:
-    """Of a new connection: TCP, TLS 1.3, and slow start from ten segments of 1,460 bytes, doubled each time."""
+    """Round trips of an upload on a new connection: TCP, TLS 1.3, slow start from 10 segments of 1,460 bytes."""
     sent, window, trips = 0, 10 * 1460, 2
     while sent < size_bytes:
         sent, window, trips = sent + window, 2 * window, trips + 1
@@ -186,7 +186,7 @@ BESIDE: Final = REGIONS.index("East Asia")
 
 
 def lost(scale: Scale, seed: int) -> list[Row]:
-    """South Asia is lost at its peak, when East Asia, its nearest, is nearly at its own."""
+    """South Asia is lost at its peak, when East Asia, its nearest region, is close to its own."""
     rates = regional(scale)
     lost_s = (10.5 - UTC_OFFSETS_H[LOST]) * 3600
     rows = []
@@ -212,7 +212,7 @@ def lost(scale: Scale, seed: int) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One row of the lost region; hosts are a share of the usual."""
+    """One row of the lost region; `hosts_share` is relative to the usual number of hosts."""
 
     hosts_share: float = 1.0
     tries_next: bool = False
@@ -249,7 +249,7 @@ CHOICES: Final[Sequence[tuple[str, tuple[Rule, ...], int | None]]] = (
 
 
 def scaling(scale: Scale, seed: int) -> list[Row]:
-    """One region over its local day, with twice the load for half an hour in the evening; a process for each core."""
+    """One region over its local day, with double load for half an hour in the evening; one process per core."""
     day = partial(scaled_day, scale, seed)
     if scale is QUICK:
         return [day(*choice) for choice in CHOICES]
@@ -258,7 +258,7 @@ def scaling(scale: Scale, seed: int) -> list[Row]:
 
 
 def evening_rate(scale: Scale, at_s: float) -> float:
-    """Pages a second of the region, at a second of its local day."""
+    """Pages per second of the region, by second of its local day."""
     burst = 2 if 0 <= at_s - BURST_S < BURST_LASTS_S else 1
     return burst * scale.peak_per_s * day_share(at_s)
 
@@ -297,32 +297,32 @@ PARTS: Final = {"near": near, "lost": lost, "scaling": scaling}
 
 
 def print_settings(scale: Scale) -> None:
-    """All that is assumed."""
+    """Print all assumptions."""
     times = page_times_s()
     print(f"{len(REGIONS)} regions of {scale.hosts} hosts of {WORKERS} workers, {PLACES} places a worker")
     print(
-        f"a page takes a worker {times.mean():.3f} s in the mean, {np.quantile(times, 0.5):.3f} s at the median, "
+        f"a page takes a worker {times.mean():.3f} s on average, {np.quantile(times, 0.5):.3f} s at the median, "
         f"{np.quantile(times, 0.99):.2f} s at p99 ({len(times)} measured pages)"
     )
     print(f"peak {scale.peak_per_s:.0f} pages/s a region, {PEAK_SHARE:.0%} of its workers; {BATCH:.0%} are batch")
-    print(f"local hours, of the peak: {' '.join(f'{share:g}' for share in (*DAY, *DAY_AFTER_NOON))}")
+    print(f"share of the peak by local hour: {' '.join(f'{share:g}' for share in (*DAY, *DAY_AFTER_NOON))}")
     print(f"hours from UTC: {dict(zip(REGIONS, UTC_OFFSETS_H, strict=True))}")
-    print(f"round trips, ms, in that order: {ROUND_TRIPS_MS}")
+    print(f"round trips in ms, in the same order: {ROUND_TRIPS_MS}")
     print(f"callers give up after {PATIENCE_S:g} s, batch after {BATCH_PATIENCE_S:g} s")
-    print(f"a lost region is noticed after {NOTICED_S:g} s; a host reads {START_S:g} s after its order")
+    print(f"a lost region is noticed after {NOTICED_S:g} s; a host starts within {START_S:g} s")
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The rows as a table."""
+    """The rows as a Markdown table."""
     lines = ["| " + " | ".join(rows[0]) + " |", "|---" * len(rows[0]) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows)])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once; always 0: the figures are for people."""
+    """Run the simulation; always returns 0, because the figures have no goals."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--part", choices=PARTS, action="append", help="only this one; may be repeated")
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this part; may be repeated")
     parser.add_argument("--quick", action="store_true", help="minutes of a few hosts")
     parser.add_argument("--out", type=Path, help="the JSON file; results/regions.json if left out")
     asked = parser.parse_args(arguments)

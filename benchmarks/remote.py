@@ -1,13 +1,13 @@
-"""Whether each page is answered once, by the remote model or by the local engine, whatever happens to the model.
+"""Checks that each page is answered once, by the remote model or by the local engine, whatever happens to the model.
 
     python benchmarks/remote.py [--pages 10000] [--seed 1] [--out FILE]
 
-A service with the engine `remote` and the local engine `fake` reads pages of different sizes, 32 requests at a time. In
-place of a model there are two stand-ins (bench/failing_chat.py) that read the size of the image. Of a thousand calls
-they refuse 4, stall 5, break 20, repeat a cell endlessly 20 times, end 20 for lack of tokens, send 10 damaged texts and
-10 errors, and die once; half a second later they are started again. Printed: pages by who read them and why, pages that
-were answered wrongly, twice or not at all, connections to the stand-ins that are left after the end, pages per second
-and the longest answer. The exit code is 1 if a page or a connection is too many or missing.
+A service with the engine `remote` and the local engine `fake` reads pages of different sizes, 32 requests at a time.
+Two doubles (bench/failing_chat.py) replace the model; their text is the size of the image. Of a thousand calls they
+refuse 4, stall 5, break 20, repeat a cell endlessly 20 times, run out of tokens 20 times, send 10 damaged texts and 10
+errors, and die once; half a second later they are restarted. Prints the pages by reader and by reason of the fallback,
+pages answered wrongly, twice or not at all, connections to the doubles left after the end, pages per second and the
+longest answer. Exit code 1 if a page is wrong, missing or repeated, or a connection is left.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ SETTINGS = {
 
 
 def size_of(number: int) -> tuple[int, int]:
-    """Width and height of a page, which no other page has."""
+    """Width and height of a page, unique for each number."""
     return 20 + number % WIDTHS, 20 + number // WIDTHS
 
 
 @contextmanager
-def stand_in(port: int, seed: int) -> Iterator[list[int]]:
-    """A stand-in that is started again whenever it dies; the exit codes of those that died."""
+def restarted_double(port: int, seed: int) -> Iterator[list[int]]:
+    """Run a double that is restarted whenever it dies; yields the exit codes of those that died."""
     done, deaths = threading.Event(), list[int]()
     running: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
         line = [sys.executable, "-m", "bench.failing_chat", str(port), str(seed + len(deaths))]
-        # Its handler writes each connection that a client resets to stderr.
+        # Its handler prints to stderr for each connection that a client resets.
         return subprocess.Popen(line, cwd=ROOT / "benchmarks", env=clean_environment(), stderr=subprocess.DEVNULL)
 
     def keep_running() -> None:
@@ -80,7 +80,7 @@ def stand_in(port: int, seed: int) -> Iterator[list[int]]:
 
 
 def reader_of(number: int, outcome: Outcome) -> str:
-    """Who read a page, as "remote" or the reason of the fallback; "wrong" if it is not this page, or an error."""
+    """The reader of a page: "remote", the reason of the fallback, or "wrong" for an error or another page's text."""
     if not isinstance(outcome, Answer) or len(outcome.pages) != 1:
         return "wrong"
     page, (width, height) = outcome.pages[0], size_of(number)
@@ -96,7 +96,7 @@ def connections_to(ports: list[int]) -> int:
 
 
 def read_all(server: Server, pages: int) -> tuple[Counter[str], float]:
-    """Read the pages; how many were read by whom, and the longest time of an answer in the service."""
+    """Read the pages; returns counts by reader, and the longest time that the service took for an answer."""
     readers, longest_s = Counter[str](), 0.0
     with Client(server.url, timeout_s=120) as client:
         pictures = (png(*size_of(number), 255) for number in range(pages))
@@ -108,7 +108,7 @@ def read_all(server: Server, pages: int) -> tuple[Counter[str], float]:
 
 
 def main() -> int:
-    """The whole benchmark; 0 if each page was answered once and nothing is left."""
+    """Run the benchmark; returns 0 if each page was answered once and no connection is left."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--pages", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -117,7 +117,7 @@ def main() -> int:
     print_machine()
     with ExitStack() as started:
         ports = [started.enter_context(reserved_port()) for _ in range(2)]
-        deaths = [started.enter_context(stand_in(port, args.seed + 1000 * at)) for at, port in enumerate(ports)]
+        deaths = [started.enter_context(restarted_double(port, args.seed + 1000 * at)) for at, port in enumerate(ports)]
         urls = ",".join(f"http://127.0.0.1:{port}" for port in ports)
         server = started.enter_context(run_server(SETTINGS | {"OCRSVC_REMOTE_URL": urls}))
         began_s = time.monotonic()
@@ -138,7 +138,7 @@ def main() -> int:
         "wrong": readers["wrong"],
         "read_by_the_service": int(read),
         "fallbacks_counted": int(fallbacks),
-        # Without those that the end of the benchmark killed.
+        # Without the doubles that were killed at the end.
         "deaths": sum(map(len, deaths)) - len(ports),
         "idle_connections": kept,
         "connections_left": left,

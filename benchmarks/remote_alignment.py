@@ -1,12 +1,12 @@
-"""How much of a remote model's text reaches the lines of the local engine, with the true text in place of the model's.
+"""How much of a remote model's text reaches the local engine's lines, if the model's text is perfect.
 
     python benchmarks/remote_alignment.py [--pages 100] [--seed 1] [--shared FOLDER] [--out FILE]
 
-Reads pages of the corpus with ppocr, and puts the true text of each into its lines as the mode `lines` of the engine
-`remote` does: with the lines of the truth, and with six lines joined to one, as models join paragraphs. Then the same
-with 30 % of the local characters replaced by others. Printed are character error rates of the whole pages (edit
-distance to the truth over its length, runs of white space as one): they also count lines that were not found, and
-lines in another order. The model is perfect, so this is the best that alignment can give, not how well a model reads.
+Reads corpus pages with ppocr, and aligns each page's true text with its lines as the mode `lines` of the engine
+`remote` does: once with the true lines, and once with six lines joined to one, as models join paragraphs. Then the same
+with 30 % of the local characters replaced. Prints character error rates of whole pages (edit distance to the truth
+divided by its length, white space collapsed), which include lines that were not found or are in another order. The
+result is the best that alignment can reach, not a model's accuracy.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ JOINED_LINES = 6
 WRONG_SHARE = 0.3
 
 
-def as_wrong(line: Line) -> Line:
-    """The line with three of ten characters replaced."""
+def with_errors(line: Line) -> Line:
+    """The line with 30 % of its characters replaced."""
     characters = (
         random.choice("abcdefgh") if not character.isspace() and random.random() < WRONG_SHARE else character
         for character in line.text
@@ -53,7 +53,7 @@ def distance(lines: Sequence[Line], truth: str) -> int:
 
 
 def main() -> int:
-    """The whole benchmark."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--pages", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
@@ -74,7 +74,7 @@ def main() -> int:
             joined = [" ".join(true_lines[at : at + JOINED_LINES]) for at in range(0, len(true_lines), JOINED_LINES)]
             truth = " ".join(row["text"].split())
             characters += len(truth)
-            for name, lines in (("local", page.lines), ("worse", tuple(map(as_wrong, page.lines)))):
+            for name, lines in (("local", page.lines), ("worse", tuple(map(with_errors, page.lines)))):
                 wrong[name] += distance(lines, truth)
                 for kind, texts in (("lines", true_lines), ("joined", joined)):
                     began_s = time.perf_counter()

@@ -1,13 +1,12 @@
-"""What the models are computed with on this CPU: each runtime's speed, text, memory and start.
+"""Speed, accuracy, memory and start time of each runtime for the models on this CPU.
 
     python benchmarks/runtimes.py [--shared ../shared] [--pages 24] [--clients 20]
 
-First bare runs in this process, one thread, in turn: milliseconds of each candidate at fixed sizes, the least of
-several. Then a service for each choice of OCRSVC_PROVIDER and OCRSVC_PRECISION that works here, single precision first
-and what the proof at the first start chooses last, each with a folder of models of its own: seconds from the command to
-/readyz at the first start and at the second, then the same corpus pages from so many clients: processor time a page,
-peak resident memory of all processes, F1 and CER. Exit code 1 when a page fails, or what is chosen reads worse than
-single precision by more than 0.001 of F1.
+First, runs of the models alone in this process, one thread, candidates in turn: minimum milliseconds at fixed sizes.
+Then a service for each combination of OCRSVC_PROVIDER and OCRSVC_PRECISION that works here, from single precision to
+the one that the first start chooses by itself, each with its own model cache: seconds from the command to /readyz at
+the first and at the second start, then processor time per page, peak resident memory, F1 and CER on the same corpus
+pages. Exit code 1 if a page fails, or the chosen runtime's F1 is more than 0.001 below that of single precision.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ MAX_LOSS = 0.001
 
 
 def print_runs(cache: ModelCache) -> dict[str, dict[str, list[float]]]:
-    """Milliseconds of bare runs, by model and candidate, at each of SIZES; printed as they come."""
+    """Milliseconds of bare runs at each of SIZES, by model and candidate; prints them as they come."""
     found: dict[str, dict[str, list[float]]] = {}
     for name, sizes in SIZES.items():
         runners = open_candidates(built_in_part(name), SessionConfig("cpu", 1), cache)
@@ -66,7 +65,7 @@ def print_runs(cache: ModelCache) -> dict[str, dict[str, list[float]]]:
 
 
 def choices() -> dict[str, dict[str, str]]:
-    """Settings by name: what works on this machine."""
+    """Settings by name, for everything that works on this machine."""
     named = {"fp32": {"OCRSVC_PRECISION": "fp32"}, "int8": {"OCRSVC_PRECISION": "int8"}}
     if openvino_session.is_installed():
         named["OpenVINO fp32"] = {"OCRSVC_PROVIDER": "openvino", "OCRSVC_PRECISION": "fp32"}
@@ -77,7 +76,7 @@ def choices() -> dict[str, dict[str, str]]:
 
 
 def measure(chosen: dict[str, str], corpus: Corpus, clients: int) -> dict[str, object]:
-    """Start the service twice with a new folder of models, send every page, and say what it took."""
+    """Start the service twice with a new model cache, read every page, and return the figures."""
     with tempfile.TemporaryDirectory() as folder:
         env = BASE | {"OCRSVC_MODEL_CACHE": folder} | chosen
         began_s = time.perf_counter()
@@ -106,7 +105,7 @@ def measure(chosen: dict[str, str], corpus: Corpus, clients: int) -> dict[str, o
 
 
 def read(service: Service, page: CorpusPage) -> str | None:
-    """The text of a page; None where it was not answered 200."""
+    """The text of a page; None unless it was answered with 200."""
     data = page.file.read_bytes()
     answer = ask(service.url, "POST", "/v1/ocr", data, "application/octet-stream", PAGE_LIMIT_S)
     if answer.status != 200:
@@ -116,10 +115,10 @@ def read(service: Service, page: CorpusPage) -> str | None:
 
 
 def main() -> int:
-    """Run once; 0 when all pages were read, and as well by what is chosen as in single precision."""
+    """Run the benchmark; returns 0 if all pages were read and the chosen runtime is as accurate as single precision."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
-    parser.add_argument("--pages", type=int, default=24, help="how many, spread evenly over the corpus")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
+    parser.add_argument("--pages", type=int, default=24, help="number of pages, spread evenly over the corpus")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--only", action="append", help="measure these choices only, such as fp32 and chosen")
     parser.add_argument("--out", type=Path, help="the JSON file; results/runtimes.json if left out")

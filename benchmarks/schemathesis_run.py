@@ -2,21 +2,20 @@
 
     python benchmarks/schemathesis_run.py [--examples 2000] [--seed 1]
 
-In process, without sockets: the WSGI application over a reader that has its answer ready once the image is decoded. For
-each operation come the cases at the edges of its description, right and wrong, and as many drawn at random; every check
-of schemathesis is made but three:
+Runs the WSGI application in process, without sockets, with a reader that only decodes images and returns a fixed text.
+For each operation schemathesis sends valid and invalid edge cases of its description and random ones, with every check
+except three:
 
 - negative_data_rejection: the service is lenient on purpose; "yes" is a boolean, and headers are not counted.
-- positive_data_acceptance has exceptions, because no schema can tell them: what is no image or no base64 of one, an
-  option that says one thing in the query and another in the body, pages that are not there or run backwards, a time
-  limit that has passed before the body is there, callbacks, sent to no host here, PDFs of what is masked, and an
-  Idempotency-Key that came with another job, and two files for one job.
-- ignored_auth sends what only its client over sockets takes; what it looks for is looked for in the runs with keys.
+- positive_data_acceptance: replaced by a check with exceptions for rules that a schema cannot express: data that is not
+  an image or not its base64, an option with different values in query and body, page ranges without pages or in
+  reverse, a time limit that passes before the body arrives, callbacks (no host is allowed here), PDFs with masks, an
+  Idempotency-Key of another job, and two files for one job.
+- ignored_auth: works only over sockets; the runs with keys check the same.
 
-Then with API keys, without the edges: with a right one what is drawn, and with none, a wrong one, a revoked one and one
-for something else, a tenth as often, every operation but those for health must answer 401 or 403.
-
-Exit code 1 on any failure.
+Further runs use API keys, without edge cases. With a valid key the answers are checked as above; with no key, a wrong
+one, a revoked one or one with another scope, a tenth as many cases are sent, and every operation except health checks
+must answer 401 or 403. Exit code 1 on any failure.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 from keys_support import WRONG, Keys, bearer, keys_in
 
 IMAGE_TYPES = ("image/*", "application/octet-stream")
-LEFT_OUT = ("negative_data_rejection", "positive_data_acceptance", "ignored_auth")
-UNTOLD = ("unsupported_image", "bad_base64", "body_timeout", "idempotency_key_reused")
-UNTOLD_DETAILS = (
+SKIPPED_CHECKS = ("negative_data_rejection", "positive_data_acceptance", "ignored_auth")
+EXEMPT_CODES = ("unsupported_image", "bad_base64", "body_timeout", "idempotency_key_reused")
+EXEMPT_DETAILS = (
     "given twice",
     "None of the requested pages",
     ACCEPTED,
@@ -63,18 +62,18 @@ UNTOLD_DETAILS = (
     "Jobs with masks",
     "A job takes one file",
 )
-# 504: a time limit that has passed when files are made.
+# 504: the time limit passed while files were made.
 ANSWERED = ["2xx", "3xx", "4xx", "504"]
-MAX_FAILURES_TOLD = 20
+MAX_FAILURES_SHOWN = 20
 OPEN = ("/healthz", "/readyz")
 READING = ("/v1/ocr", "/v1/jobs")
-LESS_OFTEN, FEWEST = 10, 3
-# Nobody reads the jobs, which would fill the store.
+REFUSED_DIVISOR, FEWEST = 10, 3
+# Nothing reads the jobs, so let them expire before they fill the store.
 JOBS_S = 1.0
 
 
 def main() -> int:
-    """Draw, send, judge; the exit code."""
+    """Run the benchmark; returns the exit code."""
     asked = _arguments()
     print_machine()
     began_s = time.monotonic()
@@ -95,65 +94,65 @@ KINDS: Mapping[str, str | None] = {
     "a revoked key": "revoked",
     "a key of another scope": "other",
 }
-"""What is sent: None where the service wants no keys, else the name of a key, or a text that is none."""
+"""The key of each run: None without keys in the service, else the name of a key or an invalid secret."""
 
 
 def _judge(kind: str, keys: Keys, jobs: JobStore, examples: int, seed: int) -> dict[str, Any]:
-    """One run; its figures."""
+    """Run one kind of key; returns its figures."""
     name = KINDS[kind]
     schema = _schema(keys, jobs, name)
-    refusals = [refused_without_a_right_key.__name__, refused_for_another_scope.__name__]
+    refusals = [refused_without_valid_key.__name__, refused_for_another_scope.__name__]
     if name in {None, "right"}:
-        left_out = refusals
+        skipped = refusals
     else:
-        # Of those that want an answer that is no refusal.
-        left_out = [accepted_when_valid.__name__, refusals[name != "other"]]
-        examples = examples // LESS_OFTEN
-    # Whoever was let in is answered like who needs no key, and for who was not nothing is looked at.
+        # Skip the checks that expect a successful answer.
+        skipped = [accepted_when_valid.__name__, refusals[name != "other"]]
+        examples = examples // REFUSED_DIVISOR
+    # Edge cases are needed only once: with a valid key the answers are the same, without one requests are not parsed.
     schema.config.phases.coverage.enabled = name is None
     examples = examples if name is None else max(examples, FEWEST)
-    schema.config.checks.update(excluded_check_names=[*LEFT_OUT, *left_out])
+    schema.config.checks.update(excluded_check_names=[*SKIPPED_CHECKS, *skipped])
     cases, made, failures = _run(schema, examples, seed)
     print(f"{kind}: {cases} cases, {sum(made.values())} checks, {len(failures)} failures")
-    for failure in failures[:MAX_FAILURES_TOLD]:
+    for failure in failures[:MAX_FAILURES_SHOWN]:
         print(f"FAILURE: {failure}")
     return {"cases": cases, "checks": dict(sorted(made.items())), "failures": len(failures)}
 
 
-def refused_without_a_right_key(_ctx: Any, response: Any, case: Any) -> None:
-    """Nothing but health is answered."""
+def refused_without_valid_key(_ctx: Any, response: Any, case: Any) -> None:
+    """Check that only health checks are answered."""
     assert case.path in OPEN or response.status_code == 401, f"{case.method} {case.path}: {response.status_code}"
 
 
 def refused_for_another_scope(_ctx: Any, response: Any, case: Any) -> None:
-    """Nothing is read; what the service says of itself is for every valid key."""
+    """Check that nothing is read; information about the service is available to every valid key."""
     is_read = case.path.startswith(READING) and response.status_code not in {403, 405}
     assert not is_read, f"{case.method} {case.path}: {response.status_code}"
 
 
 def accepted_when_valid(ctx: Any, response: Any, case: Any) -> None:
-    """Positive_data_acceptance, but for what no schema can tell."""
+    """The check positive_data_acceptance with exceptions for rules that a schema cannot express."""
     if response.status_code >= 400:
         problem = response.json()
-        if problem["code"] in UNTOLD or any(words in problem["detail"] for words in UNTOLD_DETAILS):
+        if problem["code"] in EXEMPT_CODES or any(words in problem["detail"] for words in EXEMPT_DETAILS):
             return
     positive_data_acceptance(ctx, response, case)
 
 
 def _describe_bodies(image: bytes) -> None:
-    """Where the description asks for images, real ones come."""
+    """Make schemathesis send a real image wherever the description asks for one."""
     text = base64.b64encode(image).decode()
     pages = st.sampled_from([text, f"data:image/png;base64,{text}", text.rstrip("=")])
     schemathesis.openapi.format("page", pages)
     for kind in IMAGE_TYPES:
         schemathesis.openapi.media_type(kind, st.sampled_from([image]))
     schemathesis.check(accepted_when_valid)
-    schemathesis.check(refused_without_a_right_key)
+    schemathesis.check(refused_without_valid_key)
     schemathesis.check(refused_for_another_scope)
 
 
 def _schema(keys: Keys, jobs: JobStore, name: str | None) -> Any:
-    """The description as it is served, of a service that wants keys or, for None, does not."""
+    """The served description of a service without keys (None) or with keys."""
     reader = cast(Reader, DecodingReader())
     if name is None:
         app = create_app(Settings(max_body_bytes=1 << 20), reader, jobs=jobs)
@@ -172,7 +171,7 @@ def _schema(keys: Keys, jobs: JobStore, name: str | None) -> Any:
 
 
 def _secrets(keys: Keys) -> Mapping[str, str]:
-    """The keys by name, added once."""
+    """The keys' secrets by name; adds the keys on first use."""
     if not keys.secrets:
         keys.add("right", "read", "jobs")
         keys.add("revoked")
@@ -182,7 +181,7 @@ def _secrets(keys: Keys) -> Mapping[str, str]:
 
 
 def _run(schema: Any, examples: int, seed: int) -> tuple[int, collections.Counter[str], list[str]]:
-    """Cases, checks made by name, and what failed."""
+    """Run schemathesis; returns the number of cases, the checks by name, and the failures."""
     schema.config.seed = seed
     schema.config.continue_on_failure = True
     schema.config.checks.not_a_server_error.expected_statuses = ANSWERED
@@ -216,7 +215,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--examples", type=int, default=2000, help="cases drawn at random for each operation")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="where the figures go; by default benchmarks/results")
+    parser.add_argument("--out", type=Path, help="the JSON file; results/schemathesis.json if left out")
     return parser.parse_args()
 
 

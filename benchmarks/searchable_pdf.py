@@ -1,14 +1,14 @@
-"""Whether the text of searchable PDFs is found again, and all else in them stays as it was.
+"""Checks that the text of searchable PDFs can be found, and that nothing else in them changes.
 
     python benchmarks/searchable_pdf.py [--shared FOLDER] [--pages 60] [--kinds 10]
 
-Reads pages of the corpus (every n-th, so that about --pages are) with the engine ppocr in this process, with words,
-and makes a searchable PDF of each as a picture. Of --kinds of them PDFs of all kinds of bench/pdf_kinds.py are made
-(turned, cropped, with forms, signed, tagged, damaged, restricted), and one born digital; the same text is laid over
-these. Printed is for each kind the token F1 of what pdfium and poppler (Debian: poppler-utils) find against the JSON's
-text, by the tokens of the corpus's scorer; of a born-digital PDF, which has the text twice, how much of the JSON's is
-found. Exit code 1 when over the pictures it is less than 0.99 with either, or any page grows by more than 10 kB, a
-picture has other bytes, qpdf finds what it did not find before, or an entry of a catalog is gone.
+Reads about --pages corpus pages, evenly spread, with words by the engine ppocr in this process, and makes a searchable
+PDF of each picture. From --kinds of them it also makes PDFs of all kinds in bench/pdf_kinds.py (rotated, cropped, with
+forms, signed, tagged, damaged, restricted) and a born-digital one, and adds the same text to each. Prints for each kind
+the token F1 of the text that pdfium and poppler (Debian: poppler-utils) extract compared with the JSON's text, with the
+corpus scorer's tokens; a born-digital PDF has the text twice, so its figure is the share of the JSON's text that is
+found. Exit code 1 if F1 over the pictures is below 0.99 with either, a page grows by more than 10 kB, a picture's bytes
+change, qpdf reports a new error, or a catalog entry is lost.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ ENGINE: Final = EngineInfo("ppocr", "", "", "", "", "")
 
 @dataclass(slots=True)
 class Found:
-    """What was found again over the PDFs of a kind.
+    """Results over the PDFs of a kind.
 
     Attributes:
-        pages: How many they are.
-        tokens: Of each reader: in both, wanted, found.
-        worst: Of each reader: the least F1 of a page with ten tokens or more, and which page that is.
-        added_bytes: By how much each has grown.
-        faults: What is wrong.
+        pages: Number of pages.
+        tokens: By reader: counts of common, wanted and found tokens.
+        worst: By reader: the lowest F1 of a page with at least ten tokens, and that page's name.
+        added_bytes: Growth of each PDF.
+        faults: Errors.
     """
 
     pages: int = 0
@@ -66,7 +66,7 @@ class Found:
     faults: list[str] = field(default_factory=list)
 
     def add_text(self, reader: str, name: str, wanted: Counter[str], found: Counter[str]) -> None:
-        """Compare the tokens of one page."""
+        """Add the tokens of one page."""
         both = (wanted & found).total()
         self.tokens[reader].update(both=both, wanted=wanted.total(), found=found.total())
         if wanted.total() >= 10:
@@ -74,13 +74,13 @@ class Found:
             self.worst[reader] = min(self.worst.get(reader, (1.0, "")), (score, name))
 
     def f1(self, reader: str) -> float:
-        """Over all pages."""
+        """Token F1 over all pages."""
         counts = self.tokens[reader]
         return 2 * counts["both"] / max(1, counts["wanted"] + counts["found"])
 
 
 def found_texts(file: bytes) -> Iterator[tuple[str, str]]:
-    """What reads PDFs, and the text that it finds in one."""
+    """Name of each PDF reader, and the text it extracts."""
     with pypdfium2.PdfDocument(file) as document:
         yield "pdfium", "\n".join(page.get_textpage().get_text_range() for page in document)
     if shutil.which("pdftotext"):
@@ -89,14 +89,14 @@ def found_texts(file: bytes) -> Iterator[tuple[str, str]]:
 
 
 def searchable(file: bytes, page: Page) -> bytes:
-    """The file with the text of its only page."""
+    """The file with the text added to its only page."""
     output = io.BytesIO()
     write_searchable_pdf(DocumentResult(file, [page], 1, ENGINE), output, LIMIT_S, no_check)
     return output.getvalue()
 
 
 def judge(found: Found, name: str, before: bytes, page: Page, score: ModuleType, *, has_text: bool = False) -> None:
-    """Lay the text over a PDF, and add what comes of it; one that has text has it twice."""
+    """Add the text to a PDF and record the results; `has_text` if the PDF shows the text already."""
     after = searchable(before, page)
     found.pages += 1
     for reader, text in found_texts(after):
@@ -110,13 +110,13 @@ def judge(found: Found, name: str, before: bytes, page: Page, score: ModuleType,
     known = set(faults_of(before))
     found.faults += [f"{name}: {fault}" for fault in faults_of(after) if fault not in known]
     if pictures_of(before) != pictures_of(after):
-        found.faults.append(f"{name}: a picture has other bytes")
+        found.faults.append(f"{name}: the bytes of a picture changed")
     if gone := root_of(before) - root_of(after):
         found.faults.append(f"{name}: the catalog lacks {', '.join(sorted(gone))}")
 
 
 def judge_all(pages: list[tuple[CorpusPage, Page]], kinds: int, score: ModuleType) -> dict[str, Found]:
-    """Of each kind what is found again."""
+    """Results by kind."""
     results: dict[str, Found] = defaultdict(Found)
     for source, page in pages:
         judge(results[PICTURE], source.file.name, source.file.read_bytes(), page, score)
@@ -128,7 +128,7 @@ def judge_all(pages: list[tuple[CorpusPage, Page]], kinds: int, score: ModuleTyp
 
 
 def read_pages(sources: list[CorpusPage]) -> Iterator[tuple[CorpusPage, Page]]:
-    """What the engine reads of each, with words."""
+    """Each page with the engine's result, words included."""
     settings = read_settings(os.environ)
     reader = Reader(settings, plan_for(settings, workers=1))
     reader.start()
@@ -140,7 +140,7 @@ def read_pages(sources: list[CorpusPage]) -> Iterator[tuple[CorpusPage, Page]]:
 
 
 def report(results: dict[str, Found]) -> bool:
-    """Print a row for each kind; gives whether all is as it must be."""
+    """Print a row per kind; returns whether all goals are met."""
     print(f"{'':16}{'pages':>6}  {'pdfium':>7}  {'poppler':>7}{'bytes a page':>14}{'most':>8}  faults")
     for kind, found in results.items():
         scores = "  ".join(f"{found.f1(reader):7.4f}" for reader in ("pdfium", "poppler"))
@@ -156,9 +156,9 @@ def report(results: dict[str, Found]) -> bool:
 
 
 def main() -> int:
-    """Read, make, and judge."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
     parser.add_argument("--pages", type=int, default=60)
     parser.add_argument("--kinds", type=int, default=10)
     args = parser.parse_args()

@@ -6,11 +6,11 @@
     python benchmarks/soak.py --gpu               Tr's double leaks on a simulated GPU, read through a double of NVML
     python benchmarks/soak.py --gpu --by nothing  the control that ends out of memory: it leaks, and nothing is recycled
 
-The fake engine keeps a core idle for 50 ms an image and leaks; its text is the CRC-32 of the pixels, so that an answer
-that belongs to another image is seen. Each of 20 clients keeps its connection, or closes it after every answer, or does
-now this and now that; meanwhile the arbiter gets SIGHUP, SIGTTIN and SIGTTOU. An undisturbed run of the same service
-goes first. The last line of stdout is the result as JSON; the exit code is 1 when any request failed. With --gpu the
-doubles are compiled from tests/doubles, which needs `cc`; the text is worked out from libtr.c's description.
+The fake engine waits 50 ms per image and leaks memory; its text is the CRC-32 of the pixels, so an answer to another
+image is detected. Each of 20 clients keeps its connection, closes it after every answer, or alternates; meanwhile the
+arbiter gets SIGHUP, SIGTTIN and SIGTTOU. First the same service runs undisturbed. The last line of stdout is the result
+as JSON; exit code 1 if any request failed. With --gpu the doubles are compiled from tests/doubles, which needs `cc`;
+the expected text is computed from libtr.c's description.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WORKERS = 2
 KINDS = ("kept", "closed", "mixed")
 
 
-# So that a worker of the simulated GPU lives for some 500 images, about as long as one of the fake engine's.
+# Lets a worker of the simulated GPU live for about 500 images, like one with the fake engine.
 GPU_BYTES = 2 * 10**9
 GPU_SESSION_BYTES = 100 * 10**6
 GPU_LEAK_BYTES = 800_000
@@ -61,7 +61,7 @@ LEAK_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class Picture:
-    """One image to send, and the text that belongs to it and to no other."""
+    """An image to send, and its unique text."""
 
     body: bytes
     text: str
@@ -69,7 +69,7 @@ class Picture:
 
 @dataclass
 class Tally:
-    """What one client saw."""
+    """Results of one client."""
 
     failures: Counter[str] = field(default_factory=Counter)
     answered_s: list[float] = field(default_factory=list)
@@ -77,12 +77,12 @@ class Tally:
 
 
 def make_pictures(*, tr: bool, count: int = 40) -> list[Picture]:
-    """Random images of different sizes; the text is worked out from the pixels here, not by the service."""
+    """Random images of different sizes; the texts are computed here from the pixels, not by the service."""
     random = np.random.default_rng(7)
     pictures = []
     for number in range(count):
         height, width = 24 + number, 40 + 2 * number
-        # Gray for Tr, which gets to see gray pixels only.
+        # Tr reads gray pixels only.
         pixels = random.integers(0, 256, (height, width) if tr else (height, width, 3), np.uint8)
         digest = f"{zlib.adler32(pixels.tobytes()[::17])}" if tr else f"{zlib.crc32(pixels.tobytes()):08x}"
         text = f"{width}x{height}:{digest}\n\u4f60\u597dAA\u4e16\u754c" if tr else f"{width}x{height}\n{digest}"
@@ -91,7 +91,7 @@ def make_pictures(*, tr: bool, count: int = 40) -> list[Picture]:
 
 
 class Client(threading.Thread):
-    """Sends one request after the other while there are any left."""
+    """Sends requests one after the other while any are left."""
 
     def __init__(self, port: int, kind: str, pictures: list[Picture], turns: Iterable[int], seed: int) -> None:
         super().__init__(name=f"client-{seed}")
@@ -103,7 +103,7 @@ class Client(threading.Thread):
         self.tally = Tally()
 
     def run(self) -> None:
-        """Until the turns are over."""
+        """Send requests until the counter ends."""
         for turn in self._turns:
             picture = self._pictures[turn % len(self._pictures)]
             keep = self._kind == "kept" or (self._kind == "mixed" and turn % 3 != 0)
@@ -118,7 +118,7 @@ class Client(threading.Thread):
         self._hang_up()
 
     def _exchange(self, picture: Picture, *, keep: bool) -> str:
-        """Send one image; what went wrong, or nothing."""
+        """Send an image; returns what went wrong, or ""."""
         wire = "kept" if self._socket else "new"
         connection = "keep-alive" if keep else "close"
         head = f"POST /v1/ocr HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: {connection}\r\nContent-Type: image/png\r\n"
@@ -144,7 +144,7 @@ class Client(threading.Thread):
 
 
 def receive(wire: socket.socket) -> tuple[int, bytes, bytes]:
-    """Status, headers in lower case, and body. Raises OSError when the connection ends before the answer does."""
+    """Status, headers in lower case, and body. Raises OSError if the connection closes early."""
     data = b""
     while (end := data.find(b"\r\n\r\n")) < 0:
         data += more(wire)
@@ -156,7 +156,7 @@ def receive(wire: socket.socket) -> tuple[int, bytes, bytes]:
 
 
 def more(wire: socket.socket) -> bytes:
-    """The next bytes. Raises ConnectionError at the end."""
+    """The next bytes. Raises ConnectionError at the end of the stream."""
     data = wire.recv(1 << 16)
     if not data:
         raise ConnectionError("closed before the end of the answer")
@@ -172,7 +172,7 @@ class Service:
     log: Path
 
     def text(self) -> str:
-        """What it has written so far."""
+        """The log so far."""
         return self.log.read_text("utf-8", "replace")
 
     def workers(self) -> list[int]:
@@ -181,13 +181,13 @@ class Service:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def recycled(self) -> dict[str, int]:
-        """Workers replaced so far, by reason."""
+        """Number of replaced workers by reason."""
         return dict(Counter(re.findall(r"RECYCLED worker \d+: (\w+)", self.text())))
 
 
 @contextmanager
 def serve(env: Mapping[str, str], folder: Path) -> Iterator[Service]:
-    """The service with two workers, both ready."""
+    """Run the service with two workers; yields it when both are ready."""
     log = folder / f"{time.monotonic_ns()}.log"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OCRSVC_")}
     command = [sys.executable, "-m", "gunicorn", "-c", "gunicorn.conf.py", "wsgi:app", "-b", "127.0.0.1:0"]
@@ -211,7 +211,7 @@ def serve(env: Mapping[str, str], folder: Path) -> Iterator[Service]:
 
 
 def wait_until(is_true: Any, limit_s: float, describe: Any) -> None:
-    """Wait for a condition; raises TimeoutError with what `describe` returns."""
+    """Wait for a condition; raises TimeoutError with the result of `describe`."""
     end_s = time.monotonic() + limit_s
     while not is_true():
         if time.monotonic() > end_s:
@@ -220,8 +220,8 @@ def wait_until(is_true: Any, limit_s: float, describe: Any) -> None:
 
 
 def load(port: int, requests: int, args: argparse.Namespace) -> tuple[dict[str, Any], Counter[str]]:
-    """Send so many requests; figures, and failures by kind."""
-    pictures, turns = make_pictures(tr=args.gpu), Turns(requests)
+    """Send `requests` requests; returns figures, and failures by kind."""
+    pictures, turns = make_pictures(tr=args.gpu), NumbersBelow(requests)
     crowd = [Client(port, KINDS[number % len(KINDS)], pictures, turns, number) for number in range(args.clients)]
     began_s = time.monotonic()
     for client in crowd:
@@ -243,21 +243,21 @@ def load(port: int, requests: int, args: argparse.Namespace) -> tuple[dict[str, 
     return figures, sum((tally.failures for tally in tallies), Counter())
 
 
-class Turns:
-    """Numbers from 0, each given once, to any thread."""
+class NumbersBelow:
+    """Thread-safe counter from 0 to a limit."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._numbers = itertools.count()
 
     def __iter__(self) -> Iterator[int]:
-        # next() on itertools.count is one step of the interpreter.
+        # next() on itertools.count is atomic in the interpreter.
         while (number := next(self._numbers)) < self._count:
             yield number
 
 
 def disturb(service: Service, done: threading.Event, every_s: float) -> None:
-    """SIGTTIN and SIGTTOU in turn, and now and then SIGHUP, until done."""
+    """Send SIGTTIN and SIGTTOU alternately, and SIGHUP every fifth time, until done."""
     for turn in itertools.count(1):
         if done.wait(every_s):
             return
@@ -267,7 +267,7 @@ def disturb(service: Service, done: threading.Event, every_s: float) -> None:
 
 
 def soak(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Both runs; the result."""
+    """Run the undisturbed and the disturbed load; returns the result."""
     base = {"OCRSVC_WORKERS": str(WORKERS), "OCRSVC_ENGINE_THREADS": "4", **engine(args, folder)}
     with serve(base, folder) as service:
         undisturbed, failures = load(service.port, max(args.requests // 10, 100), args)
@@ -293,7 +293,7 @@ def soak(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def disturbed(service: Service, every_s: float) -> Iterator[None]:
-    """Signals to the service while the block runs; none when `every_s` is 0."""
+    """Send signals to the service while the block runs; none if `every_s` is 0."""
     done = threading.Event()
     disturber = threading.Thread(target=disturb, args=(service, done, every_s))
     if every_s:
@@ -307,7 +307,7 @@ def disturbed(service: Service, every_s: float) -> Iterator[None]:
 
 
 def engine(args: argparse.Namespace, folder: Path) -> dict[str, str]:
-    """The engine, and the GPU that it computes on."""
+    """Settings of the engine and of the simulated GPU."""
     if not args.gpu:
         return {"OCRSVC_ENGINE": "fake", "OCRSVC_FAKE_LATENCY_S": str(args.latency)}
     build_home(folder / "tr", gpu=True)
@@ -323,7 +323,7 @@ def engine(args: argparse.Namespace, folder: Path) -> dict[str, str]:
 
 
 def recycling(args: argparse.Namespace) -> dict[str, str]:
-    """What makes workers go."""
+    """Settings that make workers be replaced."""
     by_requests = {"OCRSVC_MAX_REQUESTS": str(args.max_requests), "OCRSVC_MAX_REQUESTS_JITTER": "50"}
     if args.gpu:
         leak = {"LIBTR_DOUBLE_GPU_LEAK_BYTES": str(args.leak or GPU_LEAK_BYTES)}
@@ -334,7 +334,7 @@ def recycling(args: argparse.Namespace) -> dict[str, str]:
 
 
 def main() -> int:
-    """Run it, print the result."""
+    """Run the benchmark and print the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--clients", type=int, default=20)
@@ -343,12 +343,12 @@ def main() -> int:
     parser.add_argument("--gpu", action="store_true", help="Tr's double on a simulated GPU, not the fake engine")
     parser.add_argument("--gpu-bytes", type=int, default=GPU_BYTES, help="memory of the simulated GPU")
     parser.add_argument(
-        "--leak", type=int, help=f"bytes an image leaks; {LEAK_BYTES}, on the GPU {GPU_LEAK_BYTES} by default"
+        "--leak", type=int, help=f"bytes leaked per image; default {LEAK_BYTES}, on the GPU {GPU_LEAK_BYTES}"
     )
     parser.add_argument("--soft", type=int, default=180 * 10**6, help="bytes at which a worker is replaced")
     parser.add_argument("--max-requests", type=int, default=400)
     parser.add_argument("--signal-every", type=float, default=3.0, help="seconds between signals; 0 sends none")
-    parser.add_argument("--log", type=Path, help="where to keep the service's log")
+    parser.add_argument("--log", type=Path, help="file to copy the service's log to")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = soak(args, Path(folder))

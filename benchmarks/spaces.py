@@ -1,12 +1,12 @@
-"""How many spaces of drawn Latin pages are lost or invented, by resolution, size of type, JPEG quality and grain.
+"""Spaces lost or invented on drawn Latin pages, by resolution, type size, JPEG quality and grain.
 
     python benchmarks/spaces.py [--dpi 150 ...] [--sizes 26 30 ...] [--qualities 60 80 ...] [--seeds 1 ...]
 
 Draws the pages of bench/space_pages.py in DejaVu Sans and DejaVu Serif (Debian: fonts-dejavu), and posts each to
-/v1/ocr of a service that is started here (or at --url): as a JPEG, and as that JPEG in a PDF page of its own size.
-A cell is one resolution, size, quality and kind of page, in both typefaces: how many spaces were lost, of how many.
-Compared are places between two characters that were read right, as in the corpus's scorer. Exit code 1 when in any cell
-more than 0.5 % of the spaces are lost or invented.
+/v1/ocr of a service started here (or at --url), as a JPEG and as a PDF page with that JPEG. A cell of the table is one
+resolution, size, quality and kind of page, in both typefaces: the number of spaces lost, and of all spaces. As in the
+corpus's scorer, only positions between two correctly read characters count. Exit code 1 if in any cell more than 0.5 %
+of the spaces are lost or invented.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CARRIERS: Final = ("jpeg", "pdf")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What the pages have in common whose spaces are counted together."""
+    """The properties shared by the pages whose spaces are counted together."""
 
     dpi: int
     size_px: int
@@ -47,16 +47,18 @@ class Cell:
 
 
 def main() -> int:
-    """Print the matrix; 1 when a cell has too many wrong spaces."""
+    """Run the benchmark; returns 1 if a cell has too many wrong spaces."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds score.py")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with score.py")
     parser.add_argument("--url", help="a running service; without it, one is started")
     parser.add_argument("--dpi", type=int, nargs="+", default=[100, 150, 200, 300])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[18, 22, 26, 30, 36, 48, 60], help="of type, in pixels")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[18, 22, 26, 30, 36, 48, 60], help="type sizes in pixels"
+    )
     parser.add_argument("--qualities", type=int, nargs="+", default=[60, 75, 85, 95])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="a page of other words for each")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="seeds; each gives pages with other words")
     parser.add_argument("--grain", choices=("both", "without", "only"), default="both", help="pages as scanned")
-    parser.add_argument("--clients", type=int, default=2, help="pages under way at once")
+    parser.add_argument("--clients", type=int, default=2, help="pages in flight at once")
     parser.add_argument("--out", type=Path, help="the JSON file; results/spaces.json if left out")
     asked = parser.parse_args()
     print_machine()
@@ -83,7 +85,7 @@ def read_page(
     seed: int,
     qualities: list[int],
 ) -> dict[Cell, Counter[str]]:
-    """The counts of one page in each quality and carrier."""
+    """Counts of one page in each quality and carrier."""
     page = draw_page(seed, face, size_px, dpi, grain=grain)
     counts = {}
     for quality in qualities:
@@ -94,7 +96,7 @@ def read_page(
 
 
 def post(service: Service, file: bytes, carrier: str) -> str:
-    """What the service reads of a file of one page; exits when it fails."""
+    """The text of a one-page file; exits if the service fails."""
     body, content_type = form_with_file(file, f"page.{carrier}", "application/octet-stream")
     answer = ask(service.url, "POST", "/v1/ocr", body, content_type, limit_s=PAGE_LIMIT_S)
     if answer.status != 200:
@@ -103,14 +105,14 @@ def post(service: Service, file: bytes, carrier: str) -> str:
 
 
 def count(scorer: ModuleType, page: SpacedPage, text: str) -> Counter[str]:
-    """Spaces on the page, lost and invented, and characters that were read wrong."""
+    """Counts of spaces on the page, lost and invented spaces, and wrongly read characters."""
     both, wanted, got, _, _ = scorer.spaces(page.text, text)["latin"]
     edits, _ = scorer.edits(page.text, text)
     return Counter(spaces=wanted, lost=wanted - both, invented=got - both, edits=edits)
 
 
 def sum_up(parts: list[dict[Cell, Counter[str]]]) -> dict[Cell, Counter[str]]:
-    """The counts of all pages of each cell."""
+    """Sums of the counts by cell."""
     counts: dict[Cell, Counter[str]] = {}
     for part in parts:
         for cell, of_page in part.items():
@@ -119,12 +121,12 @@ def sum_up(parts: list[dict[Cell, Counter[str]]]) -> dict[Cell, Counter[str]]:
 
 
 def wrong_share(counts: Counter[str]) -> float:
-    """The greater of the shares of lost and of invented spaces."""
+    """The larger of the shares of lost and of invented spaces."""
     return max(counts["lost"], counts["invented"]) / max(1, counts["spaces"])
 
 
 def print_matrix(counts: dict[Cell, Counter[str]]) -> None:
-    """A row for each resolution, kind and quality, a column for each size: lost (+invented) of how many spaces."""
+    """Print a row per resolution, kind and quality, and a column per size: lost (+invented) / spaces."""
     sizes = sorted({cell.size_px for cell in counts})
     print(f"\nlost (+invented) / spaces{'':14}" + "".join(f"{size:>6} px   " for size in sizes))
     rows = sorted({(cell.dpi, cell.grain, cell.carrier, cell.quality) for cell in counts})
@@ -144,7 +146,7 @@ def print_matrix(counts: dict[Cell, Counter[str]]) -> None:
 
 
 def vars_of(cell: Cell) -> dict[str, object]:
-    """The cell as JSON."""
+    """The cell as a JSON-ready dict."""
     return {name: getattr(cell, name) for name in Cell.__dataclass_fields__}
 
 

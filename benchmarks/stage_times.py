@@ -2,9 +2,9 @@
 
     python benchmarks/stage_times.py [--shared ../shared] [--pages 24] [--clients 4]
 
-The application runs in this process, over the real engine, and answers corpus pages sent by its own test client: all
-but the sockets. Each stage is a few functions of the service, each wrapped with a stopwatch that counts the processor
-time of the thread it runs on, less that of the stages inside it. Table and plot (SVG) are milliseconds a page.
+Runs the application in this process with the real engine, and sends corpus pages through Flask's test client:
+everything but sockets. Each stage is a few functions of the service; each is wrapped with a stopwatch that counts its
+thread's processor time minus that of nested stages. Table and plot (SVG) show milliseconds per page.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bench.service import ROOT
 if TYPE_CHECKING:
     from flask import Flask
 
-# Stage, and the functions whose own time it is: the module, the class if there is one, the name.
+# The functions of each stage, as module:[class.]name.
 STAGES: Mapping[str, Sequence[str]] = {
     "parse": ("http.request:parse_body", "api.native:read_options", "http.parsed_body:Content.images"),
     "decode": ("imaging.document:open_encoded_image", "pipeline.decode_job:decode_pixels"),
@@ -63,7 +63,7 @@ STAGES: Mapping[str, Sequence[str]] = {
 
 
 class Stopwatch:
-    """Adds up each stage's own processor time, over all threads."""
+    """Adds up each stage's own processor time over all threads."""
 
     def __init__(self) -> None:
         self._local = threading.local()
@@ -71,7 +71,7 @@ class Stopwatch:
         self.spent_s: defaultdict[str, float] = defaultdict(float)
 
     def watch(self, stage: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, timed."""
+        """The function with timing added."""
 
         @functools.wraps(work)
         def timed_work(*args: Any, **kwargs: Any) -> Any:
@@ -105,7 +105,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class PageCosts:
-    """What some pages took: CPU seconds by stage, all of it, and on the clock per request."""
+    """Costs of some pages: CPU seconds by stage and in total, and mean latency and queue time of a request."""
 
     stages: Mapping[str, float]
     spent: Spent
@@ -115,7 +115,7 @@ class PageCosts:
 
 
 def ask(app: Flask, data: bytes) -> tuple[float, float]:
-    """One request: its latency and its wait in the queue."""
+    """Send a request; returns its latency and its time in the queue."""
     began_s = time.perf_counter()
     answer = app.test_client().post("/v1/ocr", data=data, content_type="application/octet-stream")
     if answer.status_code != 200:
@@ -124,7 +124,7 @@ def ask(app: Flask, data: bytes) -> tuple[float, float]:
 
 
 def measure(images: Sequence[bytes], clients: int) -> PageCosts:
-    """Open the service in this process and send it the pages, from so many clients."""
+    """Start the service in this process, and send it the pages from `clients` clients."""
     from ocrsvc.app import create_app
     from ocrsvc.pipeline.read import Reader
     from ocrsvc.settings.load import read_settings
@@ -151,13 +151,13 @@ def measure(images: Sequence[bytes], clients: int) -> PageCosts:
 
 
 def rows(costs: PageCosts) -> list[tuple[str, float]]:
-    """(stage, CPU milliseconds a page), and what no stage holds."""
+    """(stage, CPU milliseconds per page), and a row for time outside all stages."""
     each = {stage: costs.stages.get(stage, 0.0) * 1000 / costs.pages for stage in STAGES}
     return [*each.items(), ("the rest", costs.spent.cpu_s * 1000 / costs.pages - sum(each.values()))]
 
 
 def show(costs: PageCosts) -> None:
-    """The table."""
+    """Print the table."""
     total_ms = costs.spent.cpu_s * 1000 / costs.pages
     print(f"{'stage':12} {'CPU ms a page':>14} {'share':>7}")
     for stage, ms in rows(costs):
@@ -166,23 +166,25 @@ def show(costs: PageCosts) -> None:
     models_ms = sum(ms for stage, ms in rows(costs) if stage in ("detect", "recognize"))
     print(
         f"the models' share {models_ms / total_ms:.1%}; a request takes {costs.latency_s * 1000:.0f} ms, "
-        f"{costs.queue_s * 1000:.0f} ms of them in the queue; {costs.pages / costs.spent.wall_s:.2f} pages/s"
+        f"{costs.queue_s * 1000:.0f} ms of it in the queue; {costs.pages / costs.spent.wall_s:.2f} pages/s"
     )
 
 
 def plot(costs: PageCosts) -> str:
-    """The table as horizontal bars, SVG."""
+    """The table as horizontal bars in SVG."""
     return draw([Panel(f"milliseconds of processor time a page, {costs.pages} corpus pages", rows(costs))])
 
 
 def main() -> int:
-    """Run once; 0 when every page was answered."""
+    """Run the benchmark; returns 0 if every page was answered."""
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds corpus/ and score.py")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
     parser.add_argument("--pages", type=int, default=24, help="corpus pages, spread evenly")
     parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--out", type=Path, help="the JSON file (results/stage_times.json); the plot lies beside it")
+    parser.add_argument(
+        "--out", type=Path, help="the JSON file (results/stage_times.json); the plot is written beside it"
+    )
     asked = parser.parse_args()
     print_machine()
     every = Corpus(asked.shared).pages

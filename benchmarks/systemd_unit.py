@@ -1,12 +1,12 @@
-"""deploy/ocrsvc.service and ocrsvc.socket under a real systemd: read, restart and reload, with the unit's sandbox.
+"""Runs deploy/ocrsvc.service and ocrsvc.socket under a real systemd: reading, restart and reload in the unit's sandbox.
 
     python benchmarks/systemd_unit.py       after benchmarks/image.py, whose image it takes
 
-Needs root, podman and Debian's systemd-container. The image's files become a machine's: Debian's systemd is installed
-into them, and booted by systemd-nspawn, which shares this machine's network. The default engine reads an image and a
-PDF; then, with the fake engine, clients check every answer while the service is restarted and reloaded. The last line
-of stdout is the result as JSON; the exit code is 1 when anything failed. MemoryMax and TasksMax hold only where systemd
-has those control groups, which the second line tells.
+Needs root, podman and Debian's systemd-container. The image's files become a machine's root: Debian's systemd is
+installed there and booted by systemd-nspawn, which shares this machine's network. The default engine reads an image and
+a PDF; then, with the fake engine, clients check every answer while the service is restarted and reloaded. The last line
+of stdout is the result as JSON; exit code 1 if anything failed. MemoryMax and TasksMax apply only if systemd has those
+control groups, which the second line shows.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ FAKE = "OCRSVC_ENGINE=fake\nOCRSVC_FAKE_LATENCY_S=0.1\nOCRSVC_ENGINE_THREADS=4\n
 
 @dataclass(frozen=True)
 class Machine:
-    """A booted systemd.
+    """A booted systemd container.
 
     Attributes:
-        root: Its files.
-        leader: Its first process, as this machine numbers it.
+        root: Folder with its files.
+        leader: Process id of its init, outside the container.
     """
 
     root: Path
@@ -59,22 +59,22 @@ class Machine:
 
     @property
     def url(self) -> str:
-        """Where its service listens."""
+        """URL of its service."""
         return f"http://127.0.0.1:{self.port}"
 
     def run(self, *command: str) -> str:
-        """What a program of the machine writes."""
+        """Run a program in the container; returns its output."""
         return run(["nsenter", "-t", str(self.leader), "-m", "-u", "-i", "-p", *command])
 
     def configure(self, settings: str) -> None:
-        """The unit's environment file; systemd reads it at a start."""
+        """Write the unit's environment file, which systemd reads at a start."""
         folder = self.root / "etc" / "ocrsvc"
         folder.mkdir(exist_ok=True)
         (folder / "environment").write_text(f"OCRSVC_WORKERS=2\nOCRSVC_BIND=127.0.0.1:{PORT}\n{settings}")
 
 
 def make_root(root: Path) -> None:
-    """The image's files, systemd, the units as shipped but for the program's place and the port, and the user."""
+    """Install the image's files, systemd, the user, and the units as shipped except for path and port."""
     container = run(["podman", "create", "--health-interval=disable", IMAGE]).strip()
     try:
         with subprocess.Popen(["podman", "export", container], stdout=subprocess.PIPE) as exported:
@@ -96,9 +96,9 @@ def make_root(root: Path) -> None:
 
 @contextmanager
 def booted(root: Path) -> Iterator[Machine]:
-    """The machine, whose service is ready; it is halted when the block ends."""
+    """Boot the container; yields it when its service is ready, and halts it when the block ends."""
     command = ["systemd-nspawn", "--quiet", f"--directory={root}", "--boot", "--register=no", "--keep-unit"]
-    # nspawn's own filter is of before Landlock.
+    # nspawn's own system-call filter is older than Landlock.
     nspawn = subprocess.Popen(
         [*command, f"--system-call-filter={LANDLOCK}", "--console=pipe"],
         stdin=subprocess.DEVNULL,
@@ -107,13 +107,13 @@ def booted(root: Path) -> Iterator[Machine]:
     )
     children = Path(f"/proc/{nspawn.pid}/task/{nspawn.pid}/children")
     try:
-        wait_until(lambda: is_ready(Machine(root, 0)), READY_S, lambda: "the service is not ready")
+        wait_until(lambda: is_ready(Machine(root, 0)), READY_S, lambda: "the service did not become ready")
         machine = Machine(root, int(children.read_text().split()[-1]))
         yield machine
         machine.run("systemctl", "--no-block", "poweroff")
         nspawn.wait(READY_S)
     finally:
-        # nspawn alone would leave them.
+        # Kill its children, because nspawn leaves them running.
         for child in children.read_text().split() if nspawn.poll() is None else ():
             os.kill(int(child), signal.SIGKILL)
         nspawn.kill()
@@ -121,7 +121,7 @@ def booted(root: Path) -> Iterator[Machine]:
 
 
 def is_ready(machine: Machine) -> bool:
-    """Whether an engine is warm."""
+    """Whether /readyz answers 200."""
     connection = http.client.HTTPConnection("127.0.0.1", machine.port, timeout=5)
     try:
         connection.request("GET", "/readyz")
@@ -133,7 +133,7 @@ def is_ready(machine: Machine) -> bool:
 
 
 def describe(machine: Machine) -> None:
-    """What the kernel and systemd hold the service to."""
+    """Print the restrictions that the kernel and systemd apply to the service."""
     main = machine.run("systemctl", "show", "--property=MainPID", "--value", "ocrsvc").strip()
     status = machine.run("cat", f"/proc/{main}/status")
     print(", ".join(re.findall(r"(?:Uid|CapBnd|CapEff|NoNewPrivs|Seccomp|Seccomp_filters):\s+\S+", status)))
@@ -145,20 +145,20 @@ def describe(machine: Machine) -> None:
 
 
 def warnings(machine: Machine) -> list[str]:
-    """What the service logged as a warning or worse."""
+    """Warnings and errors in the service's log."""
     lines = machine.run("journalctl", "--unit=ocrsvc", "--output=cat", "--no-pager").splitlines()
     return [line for line in lines if re.search(r"\[(WARNING|ERROR|CRITICAL)\]|Traceback", line)]
 
 
 def check_reading(machine: Machine) -> list[str]:
-    """The default engine under the unit's filter; what was wrong."""
+    """Read with the default engine under the unit's filter; returns what was wrong."""
     wrong = [f"the image was read as {text!r}" for text in [read(machine, PAGE.read_bytes())] if WORDS not in text]
     wrong += [f"the PDF was read as {text!r}" for text in [read(machine, chinese_pdf(WORDS))] if WORDS not in text]
     return wrong + warnings(machine)
 
 
 def disturb(machine: Machine) -> Counter[str]:
-    """Restarts and reloads under load; what the clients got."""
+    """Restart and reload the service under load; returns the clients' outcomes."""
     machine.configure(FAKE)
     machine.run("systemctl", "restart", "ocrsvc")
     with asking(machine.url, texts_of(machine.url)) as outcomes:
@@ -172,7 +172,7 @@ def disturb(machine: Machine) -> Counter[str]:
 
 
 def main() -> int:
-    """Boot, read, disturb."""
+    """Run the benchmark: boot, read, restart and reload."""
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     print_machine()
     with tempfile.TemporaryDirectory() as folder:

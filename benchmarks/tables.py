@@ -1,11 +1,11 @@
-"""How well tables are found on drawn pages whose cells are known: cells with the right row, column, spans and text.
+"""Accuracy of table recognition on drawn pages with known cells: cells with the right row, column, spans and text.
 
     python benchmarks/tables.py                  # from the lines as drawn
     python benchmarks/tables.py --ocr            # from the lines as the engine ppocr reads them
     python benchmarks/tables.py --kind ruled --first-seed 100 --pages 20 --slant 3
 
-Prints, for each kind of page, the share of the drawn cells with text that are in a table found on the page at their row
-and column with their spans and text (without blanks), the tables drawn and found, and milliseconds of processor time a
+Prints for each kind of page the share of drawn cells with text for which a table on the page has a cell with the same
+row, column, spans and text (ignoring spaces), the number of tables drawn and found, and processor milliseconds per
 page.
 """
 
@@ -29,7 +29,7 @@ Reader = Callable[[DrawnPage], Page]
 
 
 def main() -> None:
-    """Draw, find, compare, print."""
+    """Run the benchmark."""
     args = _arguments()
     cv2.setNumThreads(1)
     read: Reader = _ocr() if args.ocr else (lambda drawn: drawn.page)
@@ -70,7 +70,7 @@ def _ocr() -> Reader:
 
 
 def _measure(drawn: DrawnPage, read: Reader, *, verbose: bool) -> tuple[int, int, int, int, float]:
-    """Cells, cells found, tables, tables found, seconds."""
+    """Numbers of cells, cells found, tables and tables found, and seconds."""
     page = read(drawn)
     began_s = time.process_time()
     found = find_tables(drawn.pixels, page, no_check)
@@ -86,7 +86,7 @@ def _measure(drawn: DrawnPage, read: Reader, *, verbose: bool) -> tuple[int, int
 
 
 def _missed(table: Sequence[TrueCell], found: Table | None) -> Iterator[TrueCell]:
-    """The cells with text that a table has not."""
+    """The cells with text that are missing from a table."""
     has = {
         (cell.row, cell.column, cell.row_span, cell.column_span, "".join(cell.text.split()))
         for cell in (found.cells if found else ())

@@ -1,12 +1,12 @@
-"""Cost of metrics, logs and traces: processor time of a request with each of them, against a service without any.
+"""Cost of metrics, logs and traces: processor time per request with each, compared with a service without any.
 
     python benchmarks/telemetry.py [--rounds 12] [--seconds 3] [--clients 4]
 
-All services run at the same time, and are loaded one after the other in each round, so that what else the machine does
-meets all of them. Told are medians over the rounds of differences within a round, and the difference of the least that
-each took in any round, which the goal is held against: what disturbs only ever adds. The first service is the same code
-with counting, ledger and trace context taken out. Traces are all sampled, and go to a collector in this process that
-throws them away. Exit code 1 on any wrong answer, or above the goal.
+All services run at the same time and are loaded one after the other in each round, so that other load on the machine
+affects all of them. Prints medians over the rounds of the differences within a round, and the difference of the fastest
+rounds, which must meet the goal, because disturbances only add time. The first service runs the same code with
+counting, ledger and trace context removed. All traces are sampled and go to a collector in this process that discards
+them. Exit code 1 on any wrong answer, or above the goal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WITHOUT = "nothing"
 ENGINE = {"OCRSVC_ENGINE": "fake", "OCRSVC_WORKERS": "1"}
 LOGS = {"OCRSVC_ACCESS_LOG": "json", "OCRSVC_LOG_FORMAT": "json"}
 
-# Beside it, the checkout's own package.
+# gunicorn.conf.py of the service without telemetry; it lies beside a link to the checkout's package.
 _CONFIGURATION = """
 from ocrsvc.http import request_metrics
 from ocrsvc.telemetry import exemplars, ledger, metrics_store
@@ -53,7 +53,7 @@ globals().update(configuration_or_exit())
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One service: its name in the results, its settings, and the checkout that it runs."""
+    """A service: its name in the results, its settings, and the checkout that it runs."""
 
     name: str
     env: Mapping[str, str]
@@ -61,24 +61,24 @@ class Variant:
 
 
 class Collector(BaseHTTPRequestHandler):
-    """Takes traces and throws them away."""
+    """Accepts traces and discards them."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """One export."""
+        """Accept one export."""
         self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the library's name
-        """Nothing."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager
 def collecting() -> Iterator[str]:
-    """The address of a collector in this process."""
+    """Run a collector in this process; yields its URL."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -92,7 +92,7 @@ def collecting() -> Iterator[str]:
 
 @contextlib.contextmanager
 def checkout_without_telemetry() -> Iterator[Path]:
-    """A checkout whose service counts and notes nothing."""
+    """A checkout whose service has no metrics, ledger or trace context."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "ocrsvc").symlink_to(ROOT / "ocrsvc")
@@ -102,7 +102,7 @@ def checkout_without_telemetry() -> Iterator[Path]:
 
 
 def variants(without: Path, collector: str) -> list[Variant]:
-    """From nothing to everything."""
+    """The services to compare, from no telemetry to all of it."""
     traces = {"OCRSVC_TRACES": "otlp", "OCRSVC_TRACE_SAMPLE": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": collector}
     return [
         Variant(WITHOUT, ENGINE, without),
@@ -113,14 +113,14 @@ def variants(without: Path, collector: str) -> list[Variant]:
 
 
 def measure(services: Mapping[str, Service], rounds: int, seconds: float, clients: int) -> dict[str, list[float]]:
-    """CPU milliseconds a request of each service in each round. Exits on a wrong answer."""
+    """CPU milliseconds per request of each service in each round. Exits on a wrong answer."""
     request = Request("tiny PNG, raw", "/v1/ocr", "image/png", tiny_png())
     answer = ask(next(iter(services.values())).url, "POST", request.path, request.body, request.content_type)
     expected = text_of(answer.text.encode(), "application/json")
     found: dict[str, list[float]] = {name: [] for name in services}
     names = list(services)
     for number in range(rounds + 1):
-        # Each begins in turn, and the first round warms up.
+        # Each service is first in turn; the first round is warm-up.
         for name in names[number % len(names) :] + names[: number % len(names)]:
             result = run_load(services[name], [request], clients, seconds, keep_alive=True)
             if wrong := result.wrong({request.name: expected}):
@@ -131,22 +131,22 @@ def measure(services: Mapping[str, Service], rounds: int, seconds: float, client
 
 
 def added_ms(found: Mapping[str, Sequence[float]], name: str) -> tuple[float, float, float]:
-    """What a service costs more than the one without: median, and the middle half of the rounds."""
+    """Additional cost compared with the service without telemetry: median and quartiles over the rounds."""
     differences = [own - bare for own, bare in zip(found[name], found[WITHOUT], strict=True)]
     low, median, high = statistics.quantiles(differences, n=4)
     return median, low, high
 
 
 def least_added_ms(found: Mapping[str, Sequence[float]], name: str) -> float:
-    """The same of the rounds that were disturbed least."""
+    """Additional cost in the fastest rounds, which were disturbed least."""
     return min(found[name]) - min(found[WITHOUT])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once; 0 when every answer was right and the goal is met."""
+    """Run the benchmark; returns 0 if every answer was right and the goal is met."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each service in a round")
+    parser.add_argument("--seconds", type=float, default=3.0, help="per service and round")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--out", type=Path, help="the JSON file; results/telemetry.json if left out")
     asked = parser.parse_args(arguments)
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append({"service": name} | {key: round(value, 4) for key, value in figures.items()})
         print(
             f"{name:34} {statistics.median(values):.3f} ms a request, {median:+.3f} ms ({low:+.3f} to {high:+.3f}), "
-            f"{1 + median / bare_ms:.3f} times; by the least {least:+.3f} ms"
+            f"{1 + median / bare_ms:.3f} times; fastest rounds {least:+.3f} ms"
         )
     print(f"goal: all together at most {GOAL_MS} ms")
     write_result("telemetry", {"clients": asked.clients, "rounds": asked.rounds, "rows": rows}, asked.out)

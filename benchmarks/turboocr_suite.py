@@ -1,10 +1,10 @@
-"""Runs TurboOCR's own pytest suite (tests/integration, tests/regression) against this service over its real engine.
+"""Runs TurboOCR's own pytest suite (tests/integration, tests/regression) against this service with its real engine.
 
     python benchmarks/turboocr_suite.py [--suite FOLDER] [-k EXPRESSION]
 
-The suite is fetched at the commit that benchmarks/data/turboocr_suite.json names, or taken from a folder that holds a
-checkout of it. Prints how many tests passed, failed and were skipped, and those that did not pass and are not expected
-to. Exit code 1 if there is one of these. Needs ten minutes on two idle cores, and network access for the first run.
+The suite is fetched at the commit in benchmarks/data/turboocr_suite.json, or taken from the checkout --suite. Prints
+the numbers of tests passed, failed and skipped, and the tests that unexpectedly did not pass. Exit code 1 if there are
+any. Takes ten minutes on two idle cores; the first run needs network access.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ LIMIT_S: Final = 7_200
 
 
 def main() -> None:
-    """Run it, print what came of it, and end with 1 if something else than expected did not pass."""
+    """Run the suite and print the results; exits with 1 if a test unexpectedly did not pass."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--suite", type=Path, help="a checkout of the suite; fetched without")
+    parser.add_argument("--suite", type=Path, help="a checkout of the suite; fetched by default")
     parser.add_argument("-k", default="", help="pytest's expression for the tests to run")
     asked = parser.parse_args()
     expected = json.loads(EXPECTED.read_text("utf-8"))
-    # The service would refuse it as a setting that it does not know.
+    # The service would refuse it as an unknown setting.
     os.environ.pop("OCRSVC_CLIENTS", None)
     suite = asked.suite or fetched_suite(expected["commit"])
     results = run_suite(suite.absolute(), environment(), asked.k)
@@ -48,12 +48,12 @@ def main() -> None:
 
 
 def is_expected(name: str, expected: dict[str, Any]) -> bool:
-    """Whether a test is one of those that are named with the reason why they do not pass."""
+    """Whether the test is listed as not passing."""
     return any(name.startswith(known) for known in expected["not_passed"])
 
 
 def fetched_suite(commit: str) -> Path:
-    """The checkout of this commit, fetched if it is not there."""
+    """The checkout of this commit, fetched on first use."""
     at = FOLDER / f"TurboOCR-{commit}"
     if not (at / "tests").is_dir():
         subprocess.run(["git", "clone", "--quiet", "--depth=1", "--branch", commit, REPOSITORY, at], check=True)
@@ -61,7 +61,7 @@ def fetched_suite(commit: str) -> Path:
 
 
 def environment() -> Path:
-    """The Python of an environment with what the suite imports, made if it is not there."""
+    """The Python of an environment with the suite's requirements, made on first use."""
     python = FOLDER / "turboocr_suite" / "bin" / "python"
     if not python.is_file():
         subprocess.run([sys.executable, "-m", "venv", FOLDER / "turboocr_suite"], check=True)
@@ -70,19 +70,19 @@ def environment() -> Path:
 
 
 def run_suite(suite: Path, python: Path, expression: str) -> dict[str, str]:
-    """passed, failed or skipped of each test, by its name."""
+    """passed, failed or skipped, by test name."""
     rpc = f"127.0.0.1:{free_port()}"
     env = {
         "OCRSVC_ENGINE": "ppocr",
         "OCRSVC_ADAPTERS": "turboocr",
         "OCRSVC_GRPC_BIND": rpc,
-        # As many pages, and as much time, as TurboOCR gives.
+        # TurboOCR's limits of pages and time.
         "OCRSVC_MAX_PAGES": "2000",
         "OCRSVC_DEADLINE_S": "300",
     }
     with started(env) as service, tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        # It uses a mark that its own configuration does not know.
+        # The suite uses a mark that is not in its own pytest configuration.
         command: list[str | Path] = [
             python,
             "-m",
@@ -95,14 +95,14 @@ def run_suite(suite: Path, python: Path, expression: str) -> dict[str, str]:
             f"--junitxml={report}",
         ]
         command += ["-k", expression, "--server-url", service.url, "--grpc-target", rpc, "integration", "regression"]
-        # Its tests of a server on a CPU are run against the same one.
+        # Run its tests for CPU servers against the same service.
         more = {**os.environ, "CPU_SERVER_URL": service.url, "PYTHONPATH": ""}
         subprocess.run(command, cwd=suite / "tests", env=more, timeout=LIMIT_S, check=False)
         return results_in(report)
 
 
 def results_in(report: Path) -> dict[str, str]:
-    """What pytest's report in JUnit's XML says of each test."""
+    """Results by test name from pytest's JUnit report."""
     found: dict[str, str] = {}
     for case in ET.parse(report).iter("testcase"):
         module, _, name = case.get("classname", "").rpartition(".")

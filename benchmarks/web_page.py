@@ -1,13 +1,12 @@
-"""How quick the web page is, and what it holds, with documents of 2 and of 100 pages in a real browser.
+"""Speed and memory of the web page with documents of 2 and of 100 pages, in a real browser.
 
     python benchmarks/web_page.py [--pages 2 100] [--lines 60]
 
-Starts the real service with the engine fake, which draws the pages' pictures; what was read is made up here, so many
-lines of nine words a page, and comes as NDJSON. For each number of pages: milliseconds from a key or click until the
+Starts the real service with the engine fake, which draws the pages' pictures; the results are generated here as NDJSON,
+with --lines lines of nine words per page. Measures for each number of pages: milliseconds from a key or click until the
 second frame after it (turning to the next page, typing into an option), the longest frame while the lines are scrolled,
-and after a garbage collection the JavaScript heap and the nodes of the document. Exit code 1
-when a document of the last number takes more than LIMIT times as long as one of the first in any of the three, and more
-than SLOW_MS. Needs chromium on the path.
+and after a garbage collection the JavaScript heap and the number of DOM nodes. Exit code 1 if any time for the last
+number of pages exceeds LIMIT times that of the first, and SLOW_MS. Needs chromium in PATH.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ WIDTH, HEIGHT = 1240, 1754
 TURNS: Final = 30
 _WORDS: Final = ("every", "line", "of", "this", "page", "has", "these", "nine", "words")
 
-# Two frames after it the browser has drawn what the event has changed.
+# By the second frame the browser has drawn what the event changed.
 _TIMED: Final = """([selector, act]) => new Promise((resolve) => {
     const element = document.querySelector(selector);
     const began = performance.now();
@@ -56,7 +55,7 @@ _SCROLLED: Final = """(selector) => new Promise((resolve) => {
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one document: milliseconds at the median, the longest frame of the best of three runs, bytes and nodes."""
+    """Figures of a document: median milliseconds, longest frame in the best of three runs, heap bytes and DOM nodes."""
 
     turn_ms: float
     typed_ms: float
@@ -66,7 +65,7 @@ class Figures:
 
 
 def make_pdf(count: int) -> bytes:
-    """Pages with a black bar and their number."""
+    """A PDF of empty pages with their numbers."""
     pages = []
     for number in range(1, count + 1):
         page = Image.new("L", (WIDTH, HEIGHT), 255)
@@ -78,7 +77,7 @@ def make_pdf(count: int) -> bytes:
 
 
 def make_answer(count: int, lines: int) -> str:
-    """What was read of so many pages, as NDJSON."""
+    """The result for `count` pages as NDJSON."""
     pages = [json.dumps(_page(number, count, lines)) for number in range(1, count + 1)]
     end = {"id": "benchmark", "engine": {"name": "fake", "model": "none"}, "timing": {"total_s": 1.0}}
     return "\n".join([*pages, json.dumps({"end": end})]) + "\n"
@@ -107,7 +106,7 @@ def _box(left: float, top: float, right: float, bottom: float) -> list[list[floa
 
 
 def measure(browser: Browser, url: str, count: int, lines: int) -> Figures:
-    """One document, in a context of its own."""
+    """Measure one document in a new browser context."""
     page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
     answer = make_answer(count, lines)
     page.route("**/v1/ocr*", lambda route: route.fulfill(body=answer, content_type="application/x-ndjson"))
@@ -132,14 +131,14 @@ def _timed(page: Page, selector: str, act: str) -> float:
 
 
 def main() -> int:
-    """Print the table; 1 when many pages are slower than few."""
+    """Run the benchmark; returns 1 if many pages are slower than few."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pages", type=int, nargs="+", default=[2, 100], help="pages of the documents (default 2 100)")
-    parser.add_argument("--lines", type=int, default=60, help="lines of a page (default 60)")
+    parser.add_argument("--lines", type=int, default=60, help="lines per page (default 60)")
     args = parser.parse_args()
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
-        sys.exit("No chromium is on the path.")
+        sys.exit("chromium is not installed: apt-get install chromium")
     print_machine()
     flags = ["--no-sandbox"] if os.geteuid() == 0 else []
     with started({"OCRSVC_ENGINE": "fake", "OCRSVC_WORKERS": "1"}) as service, sync_playwright() as playwright:

@@ -1,16 +1,15 @@
-"""How well boxes of words fit, and what they cost, on pages drawn with known places.
+"""Accuracy and cost of word boxes on pages drawn with known positions.
 
     python benchmarks/words.py [--pages rendered] [--rapidocr] [--tesseract] [--rounds 5] [--draw FOLDER]
 
-Reads the pages of bench/word_pages.py, or those of bench/rendered_pages.py, with the engine ppocr in this process, and
-with RapidOCR (return_word_box) and Tesseract (Debian: tesseract-ocr, tesseract-ocr-chi-sim, tesseract-ocr-chi-sim-vert)
-if they are asked for. Chinese is compared by character, of Tesseract its own characters. A word is found when some box
-of the reader covers it with an intersection over union (IoU) of 0.5 or more. What a word's box is, is a matter of
-opinion, so three are held against: that of its ink, that which Pillow says (its advance width, and its ink's height),
-and that of its type (its advance width, and the font's ascent and descent). Slanted words are compared by the upright
-frames around them. The cost is CPU time with words against without, page by page, now one first and now the other, the
-least of the rounds. Exit code 1 when fewer than 95 % of the words are found in any of the three senses, words cost more
-than 2 %, or another reader finds more words in the mean of the senses.
+Reads the pages of bench/word_pages.py or bench/rendered_pages.py with the engine ppocr in this process, and on request
+with RapidOCR (return_word_box) and Tesseract (Debian: tesseract-ocr, tesseract-ocr-chi-sim,
+tesseract-ocr-chi-sim-vert). Chinese is compared by character. A word is found if a box covers it with an intersection
+over union (IoU) of at least 0.5. There are three common definitions of a word's box, and all are compared: its ink,
+Pillow's box (advance width and height of the ink), and its type (advance width, and the font's ascent and descent).
+Slanted words are compared by upright boxes around them. The cost is CPU time with words compared with that without,
+page by page in alternating order, the minimum over the rounds. Exit code 1 if fewer than 95 % of the words are found by
+any definition, words cost more than 2 %, or another reader finds more words on average.
 """
 
 from __future__ import annotations
@@ -50,18 +49,18 @@ _WORD: Final = re.compile(r"title='bbox ([\d ]+)")
 _CHARACTER: Final = re.compile(r"class='ocrx_cinfo' title='x_bboxes ([\d ]+);[^']*'>(?:<[^>]+>)*(&\w+;|.)")
 
 Frames = NDArray[np.float64]
-"""(N, 4) left, top, right, bottom."""
+"""(N, 4), each row left, top, right, bottom."""
 Read = Callable[[DrawnPage], Frames]
 
 
 def to_frames(quads: Iterable[object]) -> Frames:
-    """The upright frames around quads of four corners."""
+    """Upright boxes around quads of four corners."""
     corners = np.array(list(quads), float).reshape(-1, 4, 2)
     return np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
 
 
 def iou_of(truth: Sequence[Frame], found: Frames) -> NDArray[np.float64]:
-    """(N,) the greatest intersection over union of each frame of the truth with any that was found."""
+    """(N,) best intersection over union of each true box with any found box."""
     if not len(found):
         return np.zeros(len(truth))
     ours = np.array(truth)[:, None]
@@ -73,7 +72,7 @@ def iou_of(truth: Sequence[Frame], found: Frames) -> NDArray[np.float64]:
 
 
 def read_with(handle: Handle, page: DrawnPage, *, words: bool) -> Page:
-    """What the engine reads."""
+    """The engine's page. Raises the error if it cannot be read."""
     (answer,) = handle.read([ReadTask(Image(page.pixels, "png"), ReadOptions(words=words))])
     if not isinstance(answer, Page):
         raise answer
@@ -81,7 +80,7 @@ def read_with(handle: Handle, page: DrawnPage, *, words: bool) -> Page:
 
 
 def by_ppocr(handle: Handle) -> Read:
-    """The engine's words."""
+    """A reader with the engine ppocr."""
 
     def read(page: DrawnPage) -> Frames:
         answer = read_with(handle, page, words=True)
@@ -91,7 +90,7 @@ def by_ppocr(handle: Handle) -> Read:
 
 
 def by_rapidocr() -> Read:
-    """RapidOCR's words; of Chinese, its characters."""
+    """A reader with RapidOCR; Chinese comes as characters."""
     from rapidocr import RapidOCR
 
     engine: Any = RapidOCR(params={"Global.log_level": "error"})
@@ -104,7 +103,7 @@ def by_rapidocr() -> Read:
 
 
 def by_tesseract(page: DrawnPage) -> Frames:
-    """Tesseract's words, and of Chinese its characters, with the page's language and else its defaults."""
+    """Boxes of Tesseract's words, Chinese by character, with the page's language and otherwise default settings."""
     with tempfile.NamedTemporaryFile(suffix=".png") as file:
         file.write(cv2.imencode(".png", page.pixels)[1].tobytes())
         file.flush()
@@ -115,11 +114,11 @@ def by_tesseract(page: DrawnPage) -> Frames:
 
 
 def _frames_of_word(hocr: str) -> list[Frame]:
-    """A frame for each Chinese character, and one for what stands before, between or after them."""
+    """A box per Chinese character, and one per run of other characters."""
     characters = _CHARACTER.findall(hocr)
     sides = np.array([numbers.split() for numbers, _ in characters], float).reshape(-1, 4)
     if (sides[:, 0] == sides[:, 2]).any() or not characters:
-        # In vertical text its characters have no width.
+        # In vertical text Tesseract's characters have no width.
         return [np.array(_WORD.findall(hocr)[0].split(), float)]
     frames = []
     for _, run in groupby(range(len(sides)), lambda place: place if is_han(characters[place][1]) else None):
@@ -129,7 +128,7 @@ def _frames_of_word(hocr: str) -> list[Frame]:
 
 
 def tally(pages: Sequence[DrawnPage], read: Read) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """The IoU of each word, by kind of page and by sense."""
+    """The IoU of each word, by kind of page and definition of the box."""
     found: dict[str, dict[str, list[NDArray[np.float64]]]] = defaultdict(lambda: defaultdict(list))
     for page in pages:
         frames = read(page)
@@ -141,7 +140,7 @@ def tally(pages: Sequence[DrawnPage], read: Read) -> dict[str, dict[str, NDArray
 
 
 def print_table(name: str, ious: dict[str, dict[str, NDArray[np.float64]]]) -> None:
-    """One line a kind of page: words, and for each sense the share that was found and the mean IoU."""
+    """Print a line per kind: words, and for each definition the share found and the mean IoU."""
     print(f"\n{name}: words found at IoU >= {FOUND_IOU} (mean IoU)")
     print(f"{'':10}{'words':>7}" + "".join(f"{sense:>16}" for sense in SENSES))
     for kind, senses in ious.items():
@@ -150,11 +149,11 @@ def print_table(name: str, ious: dict[str, dict[str, NDArray[np.float64]]]) -> N
 
 
 def cost_of(handle: Handle, pages: Sequence[DrawnPage], rounds: int) -> tuple[float, float]:
-    """CPU seconds of all pages without and with words: of each page the least of the rounds."""
+    """CPU seconds of all pages without and with words, from each page's minimum over the rounds."""
     spent = np.full((2, len(pages)), np.inf)
     for at in range(rounds):
         for number, page in enumerate(pages):
-            # Whichever comes second finds the page's memory taken and its model's shapes ready.
+            # Alternate: the second reading finds memory allocated and the model's shapes ready.
             for words in ((False, True), (True, False))[at % 2]:
                 began_s = time.process_time()
                 read_with(handle, page, words=words)
@@ -164,7 +163,7 @@ def cost_of(handle: Handle, pages: Sequence[DrawnPage], rounds: int) -> tuple[fl
 
 
 def draw(pages: Sequence[DrawnPage], read: Read, folder: Path) -> None:
-    """The pages with the words' boxes, for the eye."""
+    """Write pictures of the pages with the words' boxes."""
     folder.mkdir(parents=True, exist_ok=True)
     for page in pages:
         picture = page.pixels.copy()
@@ -174,14 +173,14 @@ def draw(pages: Sequence[DrawnPage], read: Read, folder: Path) -> None:
 
 
 def main() -> int:
-    """Print the tables; 1 when a bar is missed."""
+    """Run the benchmark; returns 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pages", choices=("drawn", "rendered"), default="drawn", help="which pages (default drawn)")
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="holds render_pages.py")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with render_pages.py")
     parser.add_argument("--rapidocr", action="store_true", help="read the pages with RapidOCR, too")
     parser.add_argument("--tesseract", action="store_true", help="read the pages with Tesseract, too")
     parser.add_argument("--rounds", type=int, default=5, help="readings of each page for the cost (default 5)")
-    parser.add_argument("--draw", type=Path, help="write the pages with the boxes of our words into this folder")
+    parser.add_argument("--draw", type=Path, help="folder for pictures of the pages with our word boxes")
     args = parser.parse_args()
     print_machine()
     settings = read_settings({})
@@ -203,7 +202,7 @@ def main() -> int:
 
 
 def read_all(name: str, pages: Sequence[DrawnPage], read: Read) -> dict[str, float]:
-    """Print the table of a reader; the share of all words that it finds, by sense."""
+    """Print a reader's table; returns the share of all words found, by definition of the box."""
     ious = tally(pages, read)
     print_table(name, ious)
     return {sense: float(np.mean(of_sense >= FOUND_IOU)) for sense, of_sense in ious[ALL].items()}

@@ -1,4 +1,4 @@
-"""What is sent for a page in each wire format, and is the answer right? Knows no locust."""
+"""Requests for a page in each wire format, and checks of their answers. Independent of locust."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back; status 0 stands for a connection that broke. Header names are in lower case."""
+    """An answer; status 0 means that the connection broke. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -30,12 +30,12 @@ class Answer:
 
 
 Judge = Callable[[Answer, str], str]
-"""Takes an answer and the engine's name; gives what is wrong with the answer, empty if nothing is."""
+"""Takes an answer and the engine's name; returns what is wrong with the answer, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and how its answer is judged."""
+    """A request, and the check of its answer."""
 
     name: str
     path: str
@@ -44,15 +44,15 @@ class Exchange:
     judge: Judge
 
     def complaint(self, answer: Answer, engine: str) -> str:
-        """What is wrong with an answer; one that cannot even be parsed is wrong too."""
+        """What is wrong with an answer, or ""; an answer that cannot be parsed is wrong too."""
         try:
             return self.judge(answer, engine)
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            return f"the answer has not the shape that it should have: {error!r}: {answer.body[:200]!r}"
+            return f"the answer cannot be parsed: {error!r}: {answer.body[:200]!r}"
 
 
 def refusal_s(answer: Answer) -> float | None:
-    """Seconds after which a refused request may come again; None when the answer is no refusal."""
+    """Seconds after which a refused request may be repeated; None unless the answer is a refusal."""
     sent = answer.headers.get("retry-after", "")
     return float(sent) if answer.status == 503 and sent.isdigit() else None
 
@@ -80,13 +80,13 @@ def native_urlencoded(page: KnownPage) -> Exchange:
 
 
 def trwebocr_multipart(page: KnownPage) -> Exchange:
-    """POST /api/tr-run/ as TrWebOCR's web page does; the answer holds a picture too."""
+    """POST /api/tr-run/ as TrWebOCR's web page does; the answer also has a picture."""
     body = _form(page, "file", compress="0")
     return Exchange("TrWebOCR multipart", TRWEBOCR, MULTIPART, body, _reads(page, _trwebocr_text_and_picture))
 
 
 def trwebocr_urlencoded(page: KnownPage) -> Exchange:
-    """POST /api/tr-run/ with base64, and no picture wanted."""
+    """POST /api/tr-run/ with base64, without a picture in the answer."""
     body = urlencode({"img": _base64(page), "compress": "0", "is_draw": "0"}).encode()
     return Exchange("TrWebOCR urlencoded", TRWEBOCR, FORM, body, _reads(page, _trwebocr_text))
 
@@ -97,7 +97,7 @@ def cpp_multipart(page: KnownPage) -> Exchange:
 
 
 def cpp_urlencoded(page: KnownPage) -> Exchange:
-    """POST /api/trocr with base64 whose plus signs are not escaped, as many clients send it."""
+    """POST /api/trocr with base64 in which "+" is not escaped, as many clients send it."""
     body = f"img_base64={_base64(page)}".encode()
     return Exchange("TrWebOCR.cpp urlencoded", TRWEBOCR_CPP, FORM, body, _reads(page, _cpp_text))
 
@@ -115,7 +115,7 @@ EVERY_WAY = (
 
 
 def broken() -> list[Exchange]:
-    """Requests that must be refused, each with the status that says why."""
+    """Requests that must be refused, each with the expected status."""
     cut = drawn(0).data[:-400]
     huge_header = _declare_size(drawn(0).data, 30_000)
     return [
@@ -131,7 +131,7 @@ def broken() -> list[Exchange]:
 
 
 def _reads(page: KnownPage, text_of: Callable[[bytes], str]) -> Judge:
-    """200, and the text of the page."""
+    """Check for status 200 and the page's text."""
 
     def judge(answer: Answer, engine: str) -> str:
         if answer.status != 200:
@@ -145,20 +145,20 @@ def _native_text(body: bytes) -> str:
     (page,) = json.loads(body)["pages"]
     text = "\n".join(line["text"] for line in page["lines"])
     if text != page["text"]:
-        raise ValueError("the page's text is not that of its lines")
+        raise ValueError("the page's text differs from its lines")
     return text
 
 
 def _trwebocr_text(body: bytes) -> str:
     answer = json.loads(body)
     if answer["code"] != 200 or answer["msg"] != "成功":
-        raise ValueError("code and msg do not say success")
+        raise ValueError("code and msg do not report success")
     return "\n".join(text for _rect, text, _confidence in answer["data"]["raw_out"])
 
 
 def _trwebocr_text_and_picture(body: bytes) -> str:
     if not json.loads(body)["data"]["img_detected"].startswith("data:image/jpeg;base64,"):
-        raise ValueError("img_detected is no JPEG")
+        raise ValueError("img_detected is not a JPEG")
     return _trwebocr_text(body)
 
 
@@ -170,11 +170,11 @@ def _cpp_text(body: bytes) -> str:
 
 
 def _refuses(status: int) -> Judge:
-    """The status, and problem JSON that says the same."""
+    """Check for the status, and the same status in the problem JSON."""
 
     def judge(answer: Answer, _engine: str) -> str:
         if answer.status != status or json.loads(answer.body)["status"] != status:
-            return f"{status} is right; the answer is {answer.status}: {answer.body[:200]!r}"
+            return f"expected status {status}, got {answer.status}: {answer.body[:200]!r}"
         return ""
 
     return judge
@@ -183,7 +183,7 @@ def _refuses(status: int) -> Judge:
 def _refuses_as_trwebocr(status: int) -> Judge:
     def judge(answer: Answer, _engine: str) -> str:
         if answer.status != status or json.loads(answer.body)["code"] != status:
-            return f"{status} is right; the answer is {answer.status}: {answer.body[:200]!r}"
+            return f"expected status {status}, got {answer.status}: {answer.body[:200]!r}"
         return ""
 
     return judge
@@ -192,7 +192,7 @@ def _refuses_as_trwebocr(status: int) -> Judge:
 def _refuses_as_cpp(status: int) -> Judge:
     def judge(answer: Answer, _engine: str) -> str:
         if answer.status != status or not answer.body:
-            return f"{status} is right; the answer is {answer.status}: {answer.body[:200]!r}"
+            return f"expected status {status}, got {answer.status}: {answer.body[:200]!r}"
         return ""
 
     return judge
@@ -214,6 +214,6 @@ def _form(page: KnownPage, field: str, **texts: str) -> bytes:
 
 
 def _declare_size(png: bytes, side_px: int) -> bytes:
-    """The same PNG whose header declares a square of this size, with the checksum to match."""
+    """The PNG with a header that declares a square of this size, and a matching checksum."""
     header = b"IHDR" + side_px.to_bytes(4, "big") * 2 + png[24:29]
     return png[:12] + header + zlib.crc32(header).to_bytes(4, "big") + png[33:]

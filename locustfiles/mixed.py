@@ -2,8 +2,8 @@
 
     locust -f locustfiles/mixed.py --host http://127.0.0.1:8000 --headless -u 20 -r 20 -t 30s
 
-A broken page must be refused with the status that says why; any other answer to it fails the run (exit code 1), and so
-does a wrong text.
+A broken page must be refused with the right status; any other answer to it fails the run (exit code 1), and so does a
+wrong text.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ fail_without_answers([exchange.name for exchange in SMALL])
 
 
 class MixedReader(Reader):
-    """Mostly small pages, some broken ones, and now and then a huge one."""
+    """A user that sends mostly small pages, some broken ones, and occasionally a huge one."""
 
     wait_time = constant(0)
 
     @task(16)
     def read_small(self) -> None:
-        """A small page in any wire format."""
+        """Send a small page in any wire format."""
         self.send(random.choice(SMALL))
 
     @task(1)
     def read_huge(self) -> None:
-        """A page of 7 million pixels."""
+        """Send a page of 7 million pixels."""
         self.send(random.choice(HUGE))
 
     @task(3)
     def read_broken(self) -> None:
-        """A request that must be refused."""
+        """Send a request that must be refused."""
         self.send(random.choice(BROKEN))

@@ -1,9 +1,9 @@
-"""How a locust user sends an exchange, and what it does with the answer.
+"""The locust user that sends exchanges and checks their answers.
 
-An answer that is wrong fails the run: locust then ends with exit code 1. A refusal (503 with Retry-After) is no
-failure: it is counted under a name of its own, and the user waits as long as it was asked to. A run without a single
-right answer has shown nothing, and ends with exit code 1 too. OCRSVC_API_KEY, where it is set, is the users' key;
-LOAD_QUERY goes with every address, such as `model=NAME:LABEL` or `lang=ru`.
+A wrong answer fails the run: locust ends with exit code 1. A refusal (503 with Retry-After) is not a failure: it is
+counted under a separate name, and the user waits as long as the answer asks. A run without any right answer ends with
+exit code 1 too. OCRSVC_API_KEY, if set, is the users' key; LOAD_QUERY is added to every URL, such as `model=NAME:LABEL`
+or `lang=ru`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _PAUSE_S = 1.0
 
 
 class Reader(FastHttpUser):
-    """A client that sends exchanges and judges the answers, over one kept-alive connection."""
+    """A user that sends exchanges over one kept-alive connection and checks the answers."""
 
     abstract = True
     engine = ""
 
     def on_start(self) -> None:
-        """Ask which engine answers, because the right answer depends on it; wait while there is none yet."""
+        """Ask for the engine, on which the right answer depends; wait until one is ready."""
         if KEY:
             self.client.auth_header = f"Bearer {KEY}"
         for _ in range(_READY_TRIES):
@@ -54,7 +54,7 @@ class Reader(FastHttpUser):
         raise StopUser
 
     def send(self, exchange: Exchange) -> None:
-        """One request; returns when it is answered and, if it was refused, when it may come again."""
+        """Send a request; returns after its answer and, if refused, after the time in Retry-After."""
         headers = {"Content-Type": exchange.content_type}
         with self.client.post(
             address_of(exchange.path),
@@ -77,7 +77,7 @@ class Reader(FastHttpUser):
 
 
 def address_of(path: str) -> str:
-    """The path with LOAD_QUERY."""
+    """The path with LOAD_QUERY added."""
     return f"{path}{'&' if '?' in path else '?'}{QUERY}" if QUERY else path
 
 
@@ -92,7 +92,7 @@ def _answer_of(response: Any) -> Answer:
 
 
 def answered_right(environment: Environment, names: Sequence[str]) -> int:
-    """How many exchanges of these names were answered rightly."""
+    """Number of right answers to exchanges of these names."""
     entries = environment.stats.entries
     return sum(
         entries[name, "POST"].num_requests - entries[name, "POST"].num_failures
@@ -102,11 +102,11 @@ def answered_right(environment: Environment, names: Sequence[str]) -> int:
 
 
 def fail_without_answers(names: Sequence[str]) -> None:
-    """At the end of the run, exit with code 1 unless at least one exchange of these names was answered rightly."""
+    """At the end of the run, exit with code 1 unless an exchange of these names had a right answer."""
 
     def judge(environment: Environment, **_: Any) -> None:
         if not answered_right(environment, names):
-            print("No page was read: this run has shown nothing.")
+            print("No page was read: the run is invalid.")
             environment.process_exit_code = 1
 
-    events.quitting.add_listener(judge)  # type: ignore[no-untyped-call]  # locust's own lack
+    events.quitting.add_listener(judge)  # type: ignore[no-untyped-call]  # locust has no annotation

@@ -1,9 +1,9 @@
-"""RapidOCR behind BentoML, as BentoML's documentation writes a service: one class.
+"""RapidOCR behind BentoML, in one class as in BentoML's documentation.
 
     bentoml serve serve_bentoml:Ocr --host 127.0.0.1 --port PORT
 
-In an environment with bentoml and rapidocr, and benchmarks/ in PYTHONPATH; OCR_WORKERS and OCR_SETTINGS (defaults or
-best) are read at the start.
+Runs in an environment with bentoml and rapidocr, and with benchmarks/ in PYTHONPATH. OCR_WORKERS and OCR_SETTINGS
+(defaults or best) are read at the start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import bentoml
 from bench.rapidocr_settings import open_rapidocr
 
 
-# The default limit of 60 s would refuse what waits behind 20 clients.
+# The default limit of 60 s would refuse requests that wait behind 20 clients.
 @bentoml.service(workers=int(os.environ.get("OCR_WORKERS", "1")), traffic={"timeout": 600})
 class Ocr:
     """POST /read with the multipart file `image`."""
@@ -25,5 +25,5 @@ class Ocr:
 
     @bentoml.api
     def read(self, image: Path) -> dict[str, str]:
-        """The text alone."""
+        """Read an image; returns only the text."""
         return {"text": "\n".join(self.engine(str(image)).txts or ())}

@@ -1,11 +1,11 @@
-"""RapidOCR behind LitServe, as LitServe's documentation writes a service: one class.
+"""RapidOCR behind LitServe, in one class as in LitServe's documentation.
 
     python serve_litserve.py PORT [WORKERS] [defaults|best]
 
-In an environment with litserve and rapidocr, and benchmarks/ in PYTHONPATH.
+Runs in an environment with litserve and rapidocr, and with benchmarks/ in PYTHONPATH.
 """
 
-# Without postponed annotations: LitServe looks at the type of `request`.
+# No postponed annotations here: LitServe inspects the type of `request`.
 import base64
 import sys
 from typing import Any
@@ -22,7 +22,7 @@ class Ocr(litserve.LitAPI):
         self.choice = choice
 
     def setup(self, device: str) -> None:  # noqa: ARG002  LitServe's signature
-        """In the worker process."""
+        """Open the engine in the worker process."""
         self.engine = open_rapidocr(self.choice)
 
     def decode_request(self, request: dict[str, Any]) -> bytes:
@@ -30,16 +30,16 @@ class Ocr(litserve.LitAPI):
         return base64.b64decode(request["image"])
 
     def predict(self, image: bytes) -> Any:
-        """One image."""
+        """Read one image."""
         return self.engine(image)
 
     def encode_response(self, result: Any) -> dict[str, str]:
-        """The text alone."""
+        """Return only the text."""
         return {"text": "\n".join(result.txts or ())}
 
 
 if __name__ == "__main__":
-    # The default limit of 30 s would refuse what waits behind 20 clients.
+    # The default limit of 30 s would refuse requests that wait behind 20 clients.
     port, workers, choice = (*sys.argv[1:], *("1", "defaults")[len(sys.argv) - 2 :])
     server = litserve.LitServer(Ocr(choice), accelerator="cpu", timeout=600, workers_per_device=int(workers))
     server.run(host="127.0.0.1", port=int(port), generate_client_file=False, log_level="warning")

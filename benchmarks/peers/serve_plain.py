@@ -1,10 +1,10 @@
-"""RapidOCR or TurboOCR behind the server of Python's own library: raw image bytes in, text out, nothing between.
+"""RapidOCR or TurboOCR behind Python's own HTTP server: image bytes in, text out.
 
     python serve_plain.py rapidocr PORT '{"engines": 1, "choice": "defaults"}'
     python serve_plain.py turboocr PORT '{"replicas": 1, "models_dir": …, …}'
 
-In an environment with rapidocr, or with one of TurboOCR's engine wheels, and benchmarks/ in PYTHONPATH. As many pages
-are read at once as there are engines or replicas; the others wait.
+Runs in an environment with rapidocr, or with one of TurboOCR's engine wheels, and with benchmarks/ in PYTHONPATH. It
+reads one page per engine or replica at once; other requests wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Read = Callable[[bytes], str]
 
 
 def rapidocr_reader(settings: dict[str, Any]) -> Read:
-    """Engines of RapidOCR, each with its own models."""
+    """A reader that distributes pages over several RapidOCR engines, each with its own models."""
     from bench.rapidocr_settings import open_rapidocr
 
     idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -38,7 +38,7 @@ def rapidocr_reader(settings: dict[str, Any]) -> Read:
 
 
 def turboocr_reader(settings: dict[str, Any]) -> Read:
-    """TurboOCR shares its replicas out itself."""
+    """A reader with TurboOCR, which distributes pages over its replicas itself."""
     import turboocr_engine
 
     ocr = turboocr_engine.OCR("small", keep_image=False, allow_download=False, **settings)
@@ -47,7 +47,7 @@ def turboocr_reader(settings: dict[str, Any]) -> Read:
 
 
 def serve(read: Read, port: int) -> None:
-    """POST / with the bytes of an image."""
+    """Serve POST / with the bytes of an image."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -63,7 +63,7 @@ def serve(read: Read, port: int) -> None:
             self.wfile.write(body)
 
         def log_message(self, *args: object) -> None:
-            """Nothing is logged."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         request_queue_size = 128
