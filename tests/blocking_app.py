@@ -1,4 +1,4 @@
-"""The service with one route more, whose requests hold the interpreter's lock or end the process; for gunicorn."""
+"""The service with one more route, /hold, whose requests block the interpreter or kill the worker; for gunicorn."""
 
 import re
 
@@ -15,10 +15,10 @@ app: Flask = build_app()
 
 @app.post("/hold")
 def hold() -> Response:
-    """Take the body in as any route does; what it says happens."""
+    """Read the body like any route, then block or kill the worker if the body asks for it."""
     body = request.content.raw or b""
     if HOLDS in body:
-        # Takes 2^40 steps in C, in which no other thread runs.
+        # Takes 2^40 steps in C while holding the GIL.
         re.match("(a|a)*$", "a" * 40 + "b")
     if DIES in body:
         import os

@@ -1,4 +1,4 @@
-"""Opens pages in a real browser, and sees to it that nothing was wrong in them."""
+"""Opens pages in a real browser and checks that they report no errors."""
 
 import os
 import shutil
@@ -18,12 +18,12 @@ _FAINT = Path(__file__).parent / "data" / "faint.js"
 
 @contextmanager
 def launched_browser() -> Iterator[Browser]:
-    """A browser, for the tests of a module; skips them where there is none."""
+    """A browser for a module's tests; skips them where Chromium is not installed."""
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
     expect.set_options(timeout=_WAIT_MS)
     with sync_playwright() as playwright:
-        # The sandbox of Chromium does not work for root, as which CI runs.
+        # Chromium's sandbox does not work for root, and CI runs as root.
         flags = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         yield browser
@@ -32,16 +32,16 @@ def launched_browser() -> Iterator[Browser]:
 
 @contextmanager
 def opening(browser: Browser, address: str) -> Iterator[Open]:
-    """Opens a page in a fresh context; at the end, nothing was wrong in it and it spoke to its own server only."""
+    """Yield a function that opens pages; afterwards, require no console errors and requests to one host only."""
     contexts: list[BrowserContext] = []
     wrong: list[str] = []
     hosts: set[str] = set()
 
-    def hear(message: ConsoleMessage) -> None:
+    def on_console(message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
             wrong.append(message.text)
 
-    def see(request: Request) -> None:
+    def on_request(request: Request) -> None:
         if not request.url.startswith(("blob:", "data:")):
             hosts.add(request.url.split("/")[2])
 
@@ -50,9 +50,9 @@ def opening(browser: Browser, address: str) -> Iterator[Open]:
         contexts.append(context)
         context.set_default_timeout(_WAIT_MS)
         context.grant_permissions(["clipboard-read", "clipboard-write"])
-        context.on("console", hear)
+        context.on("console", on_console)
         context.on("weberror", lambda error: wrong.append(str(error.error)))
-        context.on("request", see)
+        context.on("request", on_request)
         page = context.new_page()
         page.goto(url)
         return page
@@ -64,7 +64,7 @@ def opening(browser: Browser, address: str) -> Iterator[Open]:
     assert len(hosts) == 1
 
 
-def faint(page: Page) -> list[str]:
-    """Texts whose contrast with what is behind them is below 4.5 (WCAG 2.2, 1.4.3)."""
+def low_contrast_texts(page: Page) -> list[str]:
+    """Texts whose contrast with their background is below 4.5 (WCAG 2.2, 1.4.3)."""
     found: list[str] = page.evaluate(_FAINT.read_text("utf-8"))
     return found

@@ -1,4 +1,4 @@
-"""Text that is bent: pages like a sheet on a cylinder, with the truth about where all is, and strips along an arc."""
+"""Curved text: pages bent like a sheet on a cylinder, with the grids that flatten them, and strips along an arc."""
 
 import cv2
 import numpy as np
@@ -13,7 +13,7 @@ WORDS = TOWNS.split()
 
 
 def flat_page(lines: int = 24) -> tuple[Pixels, list[str]]:
-    """A page of lines of words, every third line a row of numbers in columns, as (pixels, lines)."""
+    """A page of text lines, every third one a row of numbers in columns; also returns the lines' texts."""
     page: Pixels = np.full((HEIGHT, WIDTH), 245, np.uint8)
     texts = []
     for number in range(lines):
@@ -33,7 +33,7 @@ def _cells(number: int) -> list[str]:
 
 
 def bent(page: Pixels, sag_px: float, background: int = 60) -> tuple[Pixels, PageGrid]:
-    """The page with its lines bent down in the middle by `sag_px`, on a table, and the grid that flattens it."""
+    """The page with its lines sagging by `sag_px` in the middle, on a background, and the grid that flattens it."""
     height, width = page.shape[:2]
     border = int(sag_px) + 40
     y, x = np.mgrid[0 : height + 2 * border, 0 : width + 2 * border].astype(np.float32)
@@ -50,9 +50,9 @@ def _drop(x: NDArray[np.floating], width: int, sag_px: float) -> NDArray[np.floa
 
 
 def bend(strip: Pixels, radius: float, size: tuple[int, int]) -> Pixels:
-    """A white (width, height) page with the (h, w[, 3]) strip along a circle around the middle of its lower edge.
+    """Draw the (h, w[, 3]) strip on a white (width, height) page, along a circle around the middle of the lower edge.
 
-    `radius` is that of the strip's middle row, in pixels; the strip is not longer than half the circle.
+    `radius`, in pixels, is that of the strip's middle row; the strip must be no longer than half the circle.
     """
     width, height = size
     rows, columns = np.indices((height, width), np.float32)

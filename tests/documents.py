@@ -1,4 +1,4 @@
-"""Documents that the tests send: PDF files written by hand, TIFF files by Pillow."""
+"""Documents for tests: PDF files assembled from objects, TIFF files written by Pillow."""
 
 import io
 import zlib
@@ -29,8 +29,8 @@ def pdf(
 ) -> bytes:
     """A PDF with a page for each content stream; `size` is in points.
 
-    `extra` is added to the catalog, `page` and `resources` to every page's dictionaries; further objects are 3 to 9 and
-    from 50 on.
+    `extra` is added to the catalog, `page` and `resources` to every page's dictionaries. `objects` may use the numbers
+    3 to 9 and 50 upwards.
     """
     kids = b" ".join(b"%d 0 R" % (10 + 2 * index) for index in range(len(contents)))
     whole = {1: b"<< /Type /Catalog /Pages 2 0 R %s >>" % extra, 3: HELVETICA, **(objects or {})}
@@ -67,7 +67,7 @@ GRAY = b"0.5 g 0 0 10000 10000 re f"
 
 
 def tiff(widths: Sequence[int], kinds: Sequence[int] | None = None, **how: Any) -> bytes:
-    """A TIFF with a gray page of each width, 32 high; `kinds` are their NewSubfileType."""
+    """A TIFF of gray pages with these widths, 32 px high; `kinds` are their NewSubfileType values."""
     file = io.BytesIO()
     pages = [Image.new("L", (width, 32), 128) for width in widths]
     for page, kind in zip(pages, kinds or [0] * len(pages), strict=True):
@@ -78,7 +78,7 @@ def tiff(widths: Sequence[int], kinds: Sequence[int] | None = None, **how: Any) 
 
 @contextmanager
 def open_pdf(data: bytes, max_pixels: int = 1_000_000, check: Check = no_check) -> Iterator[Pdf]:
-    """A PDF whose pages are drawn at 72 dots an inch, at most 1000 pixels long."""
+    """Open a PDF; its pages are drawn at 72 dpi and at most 1000 px long."""
     with closing(Pdf(data, DrawingLimits(72, max_pixels, 1000), check)) as document:
         yield document
 
@@ -88,13 +88,13 @@ def drawn(document: Pdf, number: int = 1, *, gray: bool = True) -> Pixels:
 
 
 def page_texts(data: bytes) -> list[str]:
-    """What pdfium finds on each page."""
+    """The text that pdfium extracts from each page."""
     with pypdfium2.PdfDocument(data) as document:
         return [page.get_textpage().get_text_range() for page in document]
 
 
 def with_text(raw: bytes, pages: Sequence[Page], limit_s: float = 20.0) -> bytes:
-    """A PDF with the text of these pages over its own."""
+    """Add a text layer with the lines of `pages` to a PDF."""
     output = io.BytesIO()
     with TemporaryFile() as file:
         file.write(raw)

@@ -1,4 +1,4 @@
-"""A gRPC connection without a socket: methods that answer when the test lets them, and its client."""
+"""A gRPC connection without a socket: servers that answer when the test lets them, and a client."""
 
 import struct
 from collections.abc import Callable
@@ -29,7 +29,7 @@ REQUEST = Messages("health.proto")["grpc.health.v1.HealthCheckRequest"]
 
 
 class StubServer(ServerState):
-    """What a connection needs of its server; answers at once, and counts what is held."""
+    """The server state that a connection needs; answers calls at once and records refusals."""
 
     def __init__(self, **options: Any) -> None:
         self.numbers = MetricsStore()
@@ -60,7 +60,7 @@ class StubServer(ServerState):
 
 
 class HoldingServer(StubServer):
-    """Keeps answers until they are wanted; has the threads that the test gives it."""
+    """Holds calls until the test answers them; accepts new calls while fewer than `threads` are held."""
 
     def __init__(self, threads: int = 1, **options: Any) -> None:
         super().__init__(**{"streaming": True} | options)
@@ -83,7 +83,7 @@ class HoldingServer(StubServer):
 
 
 class Pair:
-    """A connection on a clock of its own, and the client at its other end."""
+    """A connection with a settable clock, and its client."""
 
     def __init__(self, host: StubServer, window: int = 65535) -> None:
         self.now_s = 0.0
@@ -106,7 +106,7 @@ class Pair:
         self.connection.receive(self.client.data_to_send())
 
     def at(self, now_s: float) -> None:
-        """Have the time limits checked at this time."""
+        """Set the clock and check the time limits."""
         self.now_s = now_s
         self.connection.check_time_limits()
 

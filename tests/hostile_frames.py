@@ -1,4 +1,4 @@
-"""Hostile conversations over HTTP/2 and gRPC, by name: frames that flood, pack much into little, or wait for ever."""
+"""Hostile HTTP/2 and gRPC conversations by name: floods, decompression bombs, and clients that never finish."""
 
 import struct
 import zlib
@@ -29,13 +29,13 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def greeting(*pairs: tuple[int, int]) -> bytes:
-    """What a client begins with, and the settings that it has."""
+    """The connection preface and a SETTINGS frame with these (identifier, value) pairs."""
     return PREFACE + frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *pair) for pair in pairs))
 
 
 @cache
 def fields(path: str = METHOD, *more: tuple[str, str]) -> bytes:
-    """The header block of a call, which needs no others before it."""
+    """The header block of a call, encoded without references to earlier blocks."""
     own = [*_FIELDS, (":path", path), ("content-type", "application/grpc"), ("te", "trailers")]
     return bytes(Encoder().encode([*own, *more]))
 
@@ -48,7 +48,7 @@ def call(stream: int, message: bytes, path: str = METHOD, *more: tuple[str, str]
 
 
 def _flood(begin: bytes, again: bytes) -> Callable[[int], Iterator[bytes]]:
-    """The same frames again and again behind a beginning."""
+    """Send `begin` once, then `again` repeatedly until `size` bytes are sent."""
     many = again * max(1, (1 << 16) // len(again))
 
     def pieces(size: int) -> Iterator[bytes]:
@@ -60,7 +60,7 @@ def _flood(begin: bytes, again: bytes) -> Callable[[int], Iterator[bytes]]:
 
 
 def _of_streams(make: Callable[[int], bytes], *settings: tuple[int, int]) -> Callable[[int], Iterator[bytes]]:
-    """Frames that begin streams, each with a number of its own."""
+    """Send the frames that `make` returns for new stream numbers until `size` bytes are sent."""
 
     def pieces(size: int) -> Iterator[bytes]:
         yield greeting(*settings)
@@ -82,7 +82,7 @@ def _one_call(make: Callable[[int], bytes], path: str = METHOD) -> Callable[[int
 
 
 def _header_bomb(size: int) -> Iterator[bytes]:
-    """One entry of 4 kB in the table, and a byte for each time that it is meant."""
+    """A header table entry of 4 kB, and thousands of one-byte references to it."""
     block = fields(METHOD, ("bomb", "x" * 4000))
     yield greeting()
     for stream in range(1, max(3, size // 5000 * 2), 2):
@@ -90,7 +90,7 @@ def _header_bomb(size: int) -> Iterator[bytes]:
 
 
 def _packed_message(size: int) -> Iterator[bytes]:
-    """A message whose gzip stands for so many zeros."""
+    """A gzip message that unpacks to `size` zero bytes."""
     packer = zlib.compressobj(9, wbits=31)
     piece = bytes(1 << 20)
     packed = b"".join([packer.compress(piece) for _ in range(max(1, size >> 20))]) + packer.flush()
@@ -102,7 +102,7 @@ def _packed_message(size: int) -> Iterator[bytes]:
 
 
 def _messages_in_one_frame(size: int) -> Iterator[bytes]:
-    """Frames of a megabyte that hold nothing but empty messages, for a method that takes many."""
+    """Frames of a megabyte full of empty messages, for a method with a request stream."""
     yield greeting() + begin(1, STREAM_METHOD)
     most = 1_000_000
     for _ in range(max(1, size // most)):
@@ -119,7 +119,7 @@ def _large_message(size: int) -> Iterator[bytes]:
 
 
 def _small_window(_size: int) -> Iterator[bytes]:
-    """Calls whose answers the client takes a byte at a time."""
+    """Calls whose answers the client accepts one byte at a time."""
     yield greeting((4, 1))
     yield b"".join(call(stream, b"", "/inference.GRPCInferenceService/ServerMetadata") for stream in range(1, 101, 2))
     for _ in range(100):
@@ -139,7 +139,7 @@ def _varint(value: int) -> bytes:
 
 
 def _turboocr_pixels(size: int) -> Iterator[bytes]:
-    """Fewer pixels than it says, as wide and high as may be, and then as many as it says."""
+    """An image with fewer pixels than its declared maximum size, then one with as many as declared."""
     side = 16384
     sizes = b"".join(bytes([number << 3]) + _varint(side) for number in (7, 8)) + b"\x48\x03"
     lying = _bytes_field(6, bytes(size)) + sizes
@@ -149,7 +149,7 @@ def _turboocr_pixels(size: int) -> Iterator[bytes]:
 
 
 _BLOCK: Final = frame(HEADERS, 0, 1, fields())
-"""Headers that do not end."""
+"""A header block without END_HEADERS."""
 _TRAILERS: Final = bytes(Encoder().encode([(f"x-{number}", "y" * 250) for number in range(80)]))
 _METADATA: Final = (("x", "y" * 10_000), ("z", "y" * 10_000), ("grpc-timeout", "1" * 9_000))
 
@@ -161,26 +161,26 @@ def _setting(number: int, value: int) -> bytes:
 FLOODS: Final[Mapping[str, Callable[[int], Iterator[bytes]]]] = {
     "large_continuations": _flood(_BLOCK, frame(CONTINUATION, 0, 1, bytes(1 << 20))),
     "small_continuations": _flood(_BLOCK, frame(CONTINUATION, 0, 1, b"\x82")),
-    # A frame of 16 MB; and one whose kind has 8 bytes.
+    # A DATA frame of 16 MB, and a PING of 16 MB, which may have only 8 bytes.
     "large_frame": _flood(begin(1) + b"\xff\xff\xff\0\0\0\0\0\1", bytes(1 << 16)),
     "large_ping": _flood(b"\xff\xff\xff\6\0\0\0\0\0", bytes(1 << 16)),
-    # Sizes of the header table, and all settings that there can be.
+    # Header table sizes, and tens of thousands of unknown settings.
     "table_sizes": _flood(b"", _setting(1, 2**32 - 1) + _setting(1, 0)),
     "unknown_settings": _of_streams(lambda number: _setting(100 + number % 65_000, 1)),
     "padding": _flood(begin(1), frame(DATA, PADDED, 1, b"\xff" + bytes(255))),
     "small_data": _flood(begin(1) + frame(DATA, 0, 1, b"\0\0\x10\0\0"), frame(DATA, 0, 1, b"x")),
-    # Windows that make the server reset their streams.
+    # Window updates that overflow, so that the server resets their streams.
     "server_resets": _of_streams(lambda stream: begin(stream) + frame(WINDOW, 0, stream, struct.pack(">I", 2**31 - 1))),
-    # 30 kB of headers behind each body, before it in Huffman's code, and as many headers as a block has room for.
+    # Per stream: large trailers, 30 kB of Huffman-coded headers, and as many headers as fit in a block.
     "trailers": _of_streams(lambda stream: begin(stream) + frame(HEADERS, END_HEADERS | END_STREAM, stream, _TRAILERS)),
     "large_metadata": _of_streams(lambda stream: begin(stream, METHOD, *_METADATA)),
     "small_headers": _of_streams(lambda stream: frame(HEADERS, END_HEADERS, stream, fields() + b"\0\1x\0" * 7000)),
 }
-"""Frames without end, whose connection is ended."""
+"""Endless frames for which the server must close the connection."""
 
 HELD: Final[Mapping[str, Callable[[int], Iterator[bytes]]]] = {
     "half_a_frame": lambda _: iter([greeting() + begin(1) + b"\0\x80\0\0\0\0\0\0\1" + bytes(30_000)]),
-    # Each stream with the beginning of a large message.
+    # Each stream starts a large message and does not finish it.
     "beginnings": _of_streams(
         lambda stream: begin(stream) + frame(DATA, 0, stream, struct.pack(">BI", 0, 1 << 25) + b"x" * 100)
     ),
@@ -189,9 +189,9 @@ HELD: Final[Mapping[str, Callable[[int], Iterator[bytes]]]] = {
     "answers_without_window": _of_streams(lambda stream: call(stream, b"", LIVE), (4, 0)),
     "window_of_a_byte": _small_window,
 }
-"""Frames that only make the server hold what it has received, or has to send."""
+"""Frames that make the server hold received data or unsent answers."""
 
-# Over after a while: no answer ends a connection here.
+# No answer ends these conversations, so stop after 2 s.
 _talk: Final = partial(Conversation, hold_s=2.0)
 
 
@@ -219,7 +219,7 @@ FRAMES: Final[Mapping[str, Conversation]] = {
     "packed_message": _talk(_packed_message, 1 << 30, 1 << 22),
     "empty_messages": _talk(_messages_in_one_frame, 3 * _MB, 100_000),
     "large_messages": _talk(_large_message, 60 * _MB, 500_000, connections=8, short_connections=2),
-    # Inputs, raw contents, inputs within inputs, and numbers that do not end.
+    # Repeated inputs, raw contents, nested inputs, and a varint that does not end.
     "message_of_inputs": _talk(_one_call(partial(repeated, b"\x2a\x00")), 3 * _MB, 100_000),
     "message_of_contents": _talk(_one_call(partial(repeated, b"\x3a\x00")), 3 * _MB, 100_000),
     "message_of_nested_inputs": _talk(_one_call(partial(repeated, b"\x2a\x02\x2a\x00")), 3 * _MB, 100_000),
@@ -227,7 +227,7 @@ FRAMES: Final[Mapping[str, Conversation]] = {
     "turboocr_no_images": _talk(
         _one_call(partial(repeated, b"\x0a\x00"), TURBOOCR + "RecognizeBatch"), 3 * _MB, 100_000
     ),
-    # A batch of images that are all small and good.
+    # A batch of many small valid images.
     "turboocr_images": _talk(
         _one_call(partial(repeated, _bytes_field(1, jpeg())), TURBOOCR + "RecognizeBatch"), 10 * _MB, 100_000
     ),

@@ -1,4 +1,4 @@
-"""The table of hostile requests: which are sent to which format, how large, and how many at once."""
+"""The table of hostile requests: what is sent to which format, how large, and how many at once."""
 
 import base64
 import json
@@ -24,9 +24,9 @@ FILE_TYPE: Final = "multipart/form-data; boundary=page"
 FULL_BYTES: Final = 60_000_000
 SHORT_BYTES: Final = 100_000
 PACKED_BYTES: Final = 200_000_000
-"""Unpacked; three times the largest body."""
+"""Unpacked size, three times the largest accepted body."""
 SIZES: Final = {"letter_equals": (100_000, 1_000_000)}
-"""Texts that are sent in these sizes, too."""
+"""Additional sizes, in bytes, in which a text is sent."""
 AT_ONCE: Final = ("png_zeros_50_mp", "jpeg_scans_50_mp", "pdf_content")
 _MAX_MB: Final = 600
 _WRAPPING_BYTES: Final = 10_000
@@ -35,9 +35,9 @@ _MAX_RPC_MB: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One way in which a format takes something, "native" being our own: at a path, with a query where there is one.
+    """One input of a format ("native" is ocrsvc's own API): a path with its query, and the kind of value it takes.
 
-    `wrap` makes the body of what it takes: a JSON value, the value of a form's field, a file, or the whole body.
+    `wrap` makes the body from that value: a JSON value, a form field's value, a file, or the whole body.
     """
 
     format: str
@@ -49,7 +49,7 @@ class Endpoint:
     fields: tuple[bytes, ...] = ()
 
     def message(self, make: Callable[[int], bytes], size: int) -> Iterable[bytes]:
-        """A request with what `make` makes of a size: of less where it needs escapes, lest the body be too large."""
+        """A request with `make(size)`, or with a smaller value where escapes would make the body too large."""
         body = self.wrap(make(size))
         if len(body) > 1.05 * size + _WRAPPING_BYTES:
             body = self.wrap(make(size * size // len(body)))
@@ -59,7 +59,7 @@ class Endpoint:
         return self.message(lambda size: _as_json(make(size)) if self.takes == "json" else make(size), size)
 
     def send_file(self, make: Callable[[int], bytes], amount: int) -> Iterable[bytes]:
-        """A request with a file, which is made from an amount of whatever it has many of."""
+        """A request with the file `make(amount)`; the unit of `amount` depends on the file: pixels, pages, objects."""
         return request(self.path, self.content_type, self.wrap(self._encoded(make(amount))), *self.fields)
 
     def _encoded(self, data: bytes) -> bytes:
@@ -70,9 +70,9 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One kind of hostile request, for a wire format, "http" for what all share, or "grpc".
+    """One kind of hostile request to a wire format, to all formats ("http") or to gRPC ("grpc").
 
-    Each endpoint that accepts it has a conversation; meanwhile memory may grow by `most_mb`.
+    There is one conversation for each endpoint that accepts it; memory may grow by `most_mb` meanwhile.
     """
 
     name: str
@@ -115,7 +115,7 @@ def _raw(content_type: str) -> tuple[Takes, str, Wrap]:
 
 
 def _endpoint_of(row: dict[str, Any]) -> Endpoint:
-    """What a row of the file says; its last word but the options is the kind."""
+    """The endpoint of a row of hostile_endpoints; the key that is no option names its kind."""
     row = {"reads_pdf": False, "fields": [], **row}
     format_name, path, reads_pdf = row.pop("format"), row.pop("path"), row.pop("reads_pdf")
     fields = tuple(field.encode() for field in row.pop("fields"))
@@ -125,7 +125,7 @@ def _endpoint_of(row: dict[str, Any]) -> Endpoint:
 
 
 def _in_a_tensor(content: bytes) -> bytes:
-    """PaddleX's JSON, as a text in a tensor."""
+    """PaddleX's JSON as a string in a tensor."""
     text = _as_json(b'{"fileType":1,"file":' + content + b"}")
     return b'{"inputs":[{"name":"input","datatype":"BYTES","shape":[1,1],"data":[' + text + b"]}]}"
 
@@ -148,7 +148,7 @@ def _endpoints(format_name: str, *takes: Takes) -> list[Endpoint]:
 
 
 def _once(pieces: MakePieces, size: int = FULL_BYTES, short: int = SHORT_BYTES) -> Conversation:
-    """One connection, which waits for its answer."""
+    """One connection that waits for its answer."""
     return Conversation(pieces, size, short)
 
 
@@ -192,7 +192,7 @@ def _multipart(path: str, make: Callable[[int], tuple[str, bytes]], size: int) -
 
 def _of_files(format_name: str) -> Iterator[Entry]:
     endpoints = _endpoints(format_name, "json", "form", "file", "raw")
-    # The first endpoint of each kind: the others differ in where they look, not in what they do with a file.
+    # The first endpoint of each kind: the others differ only in where the request has the file.
     first = {endpoint.takes: endpoint for endpoint in reversed(endpoints)}.values()
     readers = {endpoint.takes: endpoint for endpoint in reversed(endpoints) if endpoint.reads_pdf}.values()
     for table_of_files, chosen in ((FILES, first), (PDFS, readers)):
@@ -211,7 +211,7 @@ def _of_queries(format_name: str) -> Iterator[Entry]:
 
 
 def _packed(endpoint: Endpoint, encoding: str, press: Wrap, size: int) -> Iterable[bytes]:
-    """A body of blanks around a small image, so packed that a thousandth of it is sent."""
+    """A small image among blanks, compressed to about a thousandth of its size."""
     body = endpoint.wrap(b" " * size + b'"' + base64.b64encode(jpeg()) + b'"')
     return request(endpoint.path, JSON_TYPE, press(body), b"Content-Encoding: " + encoding.encode(), *endpoint.fields)
 
@@ -224,7 +224,7 @@ def _of_packed_bodies(format_name: str) -> Iterator[Entry]:
 
 
 def _of_elements(size: int) -> Iterable[bytes]:
-    """Raw tensors behind the JSON, each element empty."""
+    """Raw tensor data after the JSON, with only empty elements."""
     count = size // 4
     head = b'{"inputs":[{"name":"image","datatype":"BYTES","shape":[%d],"parameters":{"binary_data_size":%d}}]}'
     written = head % (count, 4 * count)
@@ -261,7 +261,7 @@ def _native(path: str, content_type: str = "application/octet-stream") -> Endpoi
 
 
 def _of_codes() -> Iterator[Entry]:
-    """Images that look for long as if they had codes on them; and parts of pages."""
+    """Images that resemble barcodes and take long to search, as whole pages and as regions."""
     paths = ("/v1/ocr?barcodes=true", "/v1/ocr?barcodes=only&region=0,1,1000000,1000000")
     for name, file in CODES.items():
         endpoints = [_native(path, "image/png") for path in paths]
@@ -273,7 +273,7 @@ def _large_document(path: str, size: int) -> Iterable[bytes]:
     return request(path, "application/pdf", small_pdf(max(1, size // 400_000)))
 
 
-# Ways in which the native API answers files that others do not: each hostile document is sent to each of them.
+# Forms of answer that only the native API has: each hostile document is sent for each of them.
 _ANSWERS: Final = {
     "searchable": "/v1/ocr?format=pdf&pages=1",
     "zipped": "/v1/ocr?format=json,text,tsv,hocr,alto,md,pdf&pages=1",
@@ -287,7 +287,7 @@ _MANY: Final = Conversation(partial(_large_document, "/v1/ocr?format=ndjson"), 4
 
 
 def _of_answers() -> Iterator[Entry]:
-    """Documents, and pictures that are large once they are decoded, in every form of an answer; and their clients."""
+    """Documents and images with many pixels, for every form of answer; and clients that disconnect at once."""
     pictures = {name: FILES[name] for name in ("png_zeros_50_mp", "jpeg_scans_50_mp")}
     for answer, path in _ANSWERS.items():
         endpoint = _native(path)
@@ -308,7 +308,7 @@ _UNREAD: Final[tuple[tuple[str, str, MakePieces], ...]] = (
 
 
 def _special() -> Iterator[Entry]:
-    """What fits one format only."""
+    """Requests that fit one format only."""
     yield from _of_codes()
     yield from _of_answers()
     yield Entry("binary elements", "kserve_v2", (_once(_of_elements),))
@@ -339,7 +339,7 @@ def table() -> list[Entry]:
 
 
 def of_folder(folder: Path) -> list[Entry]:
-    """An entry for each format with every file of a folder; each is sent as it is."""
+    """One entry per format, which sends every file of a folder unchanged."""
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix not in {".txt", ".jsonl"})
     found: list[Entry] = []
     for format_name in FORMATS:

@@ -1,4 +1,4 @@
-"""Small images for tests, as pixels and as files, and the boxes of lines on them."""
+"""Small images for tests, as pixels and as files, and boxes of lines."""
 
 import io
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from ocrsvc.results import Box, Pixels
 
 
 def encoded(pixels: NDArray[Any], suffix: str = ".png", how: Sequence[int] = ()) -> bytes:
-    """Pixels as a file of the format with this suffix; `how` has OpenCV's flags."""
+    """Encode pixels in the format of this suffix; `how` are OpenCV's encoder flags."""
     return cv2.imencode(suffix, pixels, how)[1].tobytes()
 
 
 def saved(picture: Image.Image, kind: str, **how: Any) -> bytes:
-    """A picture as Pillow writes a file of this kind."""
+    """Encode a picture with Pillow in the format `kind`."""
     file = io.BytesIO()
     picture.save(file, kind, **how)
     return file.getvalue()
@@ -29,12 +29,12 @@ def decoded(data: bytes, flags: int = cv2.IMREAD_UNCHANGED) -> Pixels:
 
 
 def png(width: int = 64, height: int = 32, shade: int = 200, suffix: str = ".png") -> bytes:
-    """A file of one shade of gray; each size and shade has its own bytes."""
+    """A file of one shade of gray; different sizes and shades give different bytes."""
     return encoded(np.full((height, width), shade, np.uint8), suffix)
 
 
 def noise(seed: int, *shape: int) -> Pixels:
-    """Random pixels, in which a moved or mixed one shows; of 20 x 30 in colour unless `shape` says otherwise."""
+    """Random pixels, 20 x 30 in colour by default, so that any displaced pixel is noticed."""
     return np.random.default_rng(seed).integers(0, 256, shape or (20, 30, 3), np.uint8)
 
 

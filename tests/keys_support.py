@@ -1,4 +1,4 @@
-"""API keys for tests: a store in a file, a gate whose clocks stand still until told otherwise, and keys by name."""
+"""API keys for tests: a key store in a file, a gate with settable clocks, and secrets by key name."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -20,7 +20,7 @@ WRONG = "ocr_0123456789ab_" + "A" * 43
 
 @dataclass(slots=True)
 class Keys:
-    """A store, its address, the secrets of keys by name, and a gate with the clocks `now_s` and `monotonic_s`."""
+    """A key store and its address, secrets by key name, and a gate with the clocks `now_s` and `monotonic_s`."""
 
     address: str
     store: KeyStore
@@ -34,7 +34,7 @@ class Keys:
         self.gate.refresh()
 
     def add(self, name: str = "anna", *scopes: Scope, **more: Any) -> str:
-        """Add a key, by default for reading; its secret. Limits are given by their names."""
+        """Add a key, by default with the scope `read`, and return its secret; `more` may name limits."""
         limits = {key: more.pop(key) for key in KeyLimits.__dataclass_fields__ if key in more}
         wanted = frozenset(scopes or ("read",))
         entry = KeyEntry(name, wanted, limits=KeyLimits(**limits), **{"created_at": self.now_s, **more})
@@ -43,34 +43,33 @@ class Keys:
         return self.secrets[name]
 
     def enter(self, name: str = "anna", pages: int = 1) -> Admission:
-        """A request of a key, admitted."""
+        """Admit a request with this key."""
         return self.gate.enter(self.gate.check(self.secrets[name]), pages)
 
     def revoke(self, name: str = "anna") -> None:
-        """End a key."""
         revoke_key(self.store, name, self.now_s)
         self.gate.refresh()
 
     def usage(self, name: str = "anna", now_s: float | None = None) -> Usage:
-        """What is used of a key on the day of a moment, by default now."""
+        """The key's usage on the day of `now_s`, by default today."""
         self.gate.refresh()
         return self.store.usage(name, day_of(now_s or self.now_s))
 
 
 @contextmanager
 def keys_in(folder: Path) -> Iterator[Keys]:
-    """A store without a key, in a new file in this folder."""
+    """An empty key store in a new file in this folder."""
     with closing(SqliteStore(folder / "keys.db", lambda: 5.0)) as store:
         yield Keys(f"sqlite:{folder / 'keys.db'}", store)
 
 
 def answer(admission: Admission, pages: int = 1) -> None:
-    """Make the answer of a request, with so many pages."""
+    """Finish an admitted request that answered `pages` pages."""
     for _ in range(pages):
         admission.count()
     admission.settle()
 
 
 def bearer(secret: str) -> Mapping[str, str]:
-    """The header that most clients send."""
+    """The Authorization header with this secret."""
     return {"Authorization": f"Bearer {secret}"}

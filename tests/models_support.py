@@ -1,4 +1,4 @@
-"""What tests of models share: versions of models in a repository of their own."""
+"""Model versions and repositories for tests."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -14,7 +14,7 @@ from ocrsvc.models.state import StateStore, Verdict
 def make_version(
     repository: Path, name: str, number: int, model: str, files: Mapping[str, bytes] | None = None
 ) -> ModelVersion:
-    """A version with that `model.toml` and those files, its manifest written last."""
+    """Write a version with this `model.toml` and these files, and its manifest."""
     folder = repository / name / str(number)
     folder.mkdir(parents=True)
     (folder / "model.toml").write_text(model)
@@ -34,12 +34,12 @@ def make_fake(
     languages: Sequence[str] = (),
     **settings: object,
 ) -> ModelVersion:
-    """A version of the fake engine that reads the line `NAME/NUMBER` on every page; `settings` are the engine's."""
+    """Write a fake-engine version that reads the line `NAME/NUMBER` on every page; `settings` are the engine's."""
     lines = ['engine = "fake"', *([f'tier = "{tier}"'] if tier else [])]
     if languages:
         lines += ["[[recognition]]", 'file = "rec.onnx"', f"languages = {list(languages)}"]
-    told = {"fake_text": f"{name}/{number}", **settings}
-    lines += ["[settings]", *(f"{setting} = {_as_toml(value)}" for setting, value in told.items())]
+    values = {"fake_text": f"{name}/{number}", **settings}
+    lines += ["[settings]", *(f"{setting} = {_as_toml(value)}" for setting, value in values.items())]
     return make_version(repository, name, number, "\n".join(lines), {"rec.onnx": b"nothing"} if languages else {})
 
 
@@ -48,7 +48,7 @@ def _as_toml(value: object) -> str:
 
 
 def accept(folder: Path, *versions: ModelVersion) -> None:
-    """Have versions accepted, in the state folder `state` beside their repository."""
+    """Record these versions as accepted, in the state folder `state` beside their repository."""
     store = StateStore(folder / "state")
     for version in versions:
         store.record_verdict(version.digest, Verdict(accepted=True))
@@ -56,12 +56,12 @@ def accept(folder: Path, *versions: ModelVersion) -> None:
 
 @cache
 def built_in() -> tuple[ModelPart, ModelPart]:
-    """The detector and the recognizer of the built-in model."""
+    """The built-in model's detector and recognizer."""
     return built_in_part(DETECTION), built_in_part(RECOGNITION)
 
 
 def make_several(folder: Path) -> dict[str, str]:
-    """A repository of accepted versions of the fake engine, with its state, and the variables for it.
+    """Write a repository of accepted fake-engine versions and its state; returns the variables that configure it.
 
     east/1 (stable, the default) and east/2 (canary) read zh and en and are small; north/1 reads ru and th and is tiny.
     """

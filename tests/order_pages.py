@@ -1,4 +1,4 @@
-"""The kinds of pages whose reading order is known: running text, charts, pictures, tables, forms, lists, frames."""
+"""Draws pages with known reading order: running text, charts, pictures, tables, forms, lists, frames."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -42,7 +42,7 @@ def chart_in_text(sheet: Sheet) -> None:
 
 
 def figures_in_columns(sheet: Sheet) -> None:
-    """Two columns; the left one is interrupted by a chart and the right one by an empty figure with a caption."""
+    """Two columns; a chart interrupts the left one, an empty figure with a caption the right one."""
     top, width = header(sheet), 490.0
     bottom = sheet.text_column(LEFT, top, width, 19, 600)
     bottom = chart(sheet, LEFT + 20, bottom + 20, width - 40, 260)
@@ -132,7 +132,7 @@ def slide(sheet: Sheet) -> None:
 
 
 def newspaper(sheet: Sheet) -> None:
-    """A headline over two of three columns; the third begins at the top."""
+    """A headline over two of three columns; the third column starts at the top."""
     top = header(sheet)
     sheet.put(sheet.words(4, 4).capitalize()[:32], LEFT, top, 40)
     width = 320.0
@@ -142,7 +142,7 @@ def newspaper(sheet: Sheet) -> None:
 
 
 def comic(sheet: Sheet) -> None:
-    """Two rows of panels with balloons; each balloon is read whole."""
+    """Two rows of panels with speech balloons; each balloon is read as a whole."""
     for top in (150.0, 800.0):
         for left, lower in zip((LEFT + 40, 460.0, 850.0), sheet.random.sample((0, 9, 18), 3), strict=True):
             y = top + lower
@@ -220,8 +220,8 @@ def boxed_form(sheet: Sheet) -> None:
         top += 86
 
 
-def _shop(sheet: Sheet, middle: float, most_words: int, pitch: float) -> float:
-    """Three lines at the head of a receipt; returns where the next would begin."""
+def _receipt_head(sheet: Sheet, middle: float, most_words: int, pitch: float) -> float:
+    """Draw the three lines at the head of a receipt; returns the top of the next line."""
     for row in range(3):
         sheet.put_centered(sheet.words(2, most_words), middle, TOP + row * pitch, 22)
     return TOP + 3 * pitch
@@ -234,7 +234,7 @@ def _priced(sheet: Sheet, name: str, left: float, right: float, top: float, size
 
 def receipt(sheet: Sheet) -> None:
     left, right = 300.0, 800.0
-    top = _shop(sheet, (left + right) / 2, 4, 34) + 20
+    top = _receipt_head(sheet, (left + right) / 2, 4, 34) + 20
     for _ in range(14):
         _priced(sheet, sheet.words(1, 4)[:24], left, right, top, 22)
         top += 30
@@ -259,7 +259,7 @@ def table_of_words(sheet: Sheet) -> None:
 
 
 def table_of_paragraphs(sheet: Sheet) -> None:
-    """A table with cells of several lines: each cell is read whole."""
+    """A table with multi-line cells; each cell is read as a whole."""
     top = title(sheet, TOP)
     size = 18.0
     for _ in range(9):
@@ -337,7 +337,7 @@ def menu(sheet: Sheet) -> None:
             y += 46 if row % 8 == 0 else 40
 
 
-# Cells of several lines: ruled tables, frames, lists of goods, blocks side by side
+# Multi-line cells: ruled tables, frames, lists of goods, blocks side by side
 
 
 def _price(sheet: Sheet) -> str:
@@ -347,10 +347,7 @@ def _price(sheet: Sheet) -> str:
 def _ruled_table(
     sheet: Sheet, top: float, widths: Sequence[float], rows: Sequence[Sequence[str]], align: float
 ) -> float:
-    """Cells with rules around them; text begins at the left, and from the top, the middle (0.5) or the bottom (1).
-
-    Returns where the page may go on.
-    """
+    """Draw a ruled table, its text aligned to the top (0), middle (0.5) or bottom (1) of cells; returns its end."""
     pad = sheet.random.choice([6, 10, 14])
     for row in rows:
         cells = [sheet.wrapped(text, width - 2 * pad, SIZE) for text, width in zip(row, widths, strict=True)]
@@ -365,7 +362,7 @@ def _ruled_table(
 
 
 def ruled_table_with_merged_heads(sheet: Sheet) -> None:
-    """A head over each two columns, the names of the columns, and names of several lines beside numbers."""
+    """A head over every two columns, column names, and multi-line row names beside numbers."""
     top = title(sheet, TOP)
     count, pad, height = sheet.random.randint(2, 3), 8.0, LEADING * SIZE + 16
     first, width = 260.0, 130.0
@@ -412,7 +409,7 @@ def framed_cards(sheet: Sheet) -> None:
 
 
 def goods_without_rules(sheet: Sheet) -> None:
-    """Names, some of which go on in a second line, and their prices far on the right."""
+    """Names, some wrapped to a second line, with their prices at the far right."""
     top = title(sheet, TOP)
     names = [sheet.wrapped(sheet.words(2, 7), 420, SIZE) for _ in range(14)]
     for name in names:
@@ -423,9 +420,9 @@ def goods_without_rules(sheet: Sheet) -> None:
 
 
 def receipt_of_wrapped_names(sheet: Sheet) -> None:
-    """A narrow receipt, tightly set: a name that is too long goes on below, its price is beside its first line."""
+    """A narrow, tightly set receipt: long names wrap, and the price is beside a name's first line."""
     left, right = 300.0, 760.0
-    top = _shop(sheet, (left + right) / 2, 3, 29) + 24
+    top = _receipt_head(sheet, (left + right) / 2, 3, 29) + 24
     for _ in range(14):
         name = sheet.wrapped(sheet.words(1, 6), 300, 22)
         sheet.stack(name, left, top, 22)
@@ -451,7 +448,7 @@ def address_blocks(sheet: Sheet) -> None:
 
 
 def labels_of_two_lines(sheet: Sheet) -> None:
-    """Labels, some of two lines; the value is centred beside them."""
+    """Labels, some of two lines, with their value vertically centred beside them."""
     top = title(sheet, TOP)
     for _ in range(12):
         label = sheet.wrapped(sheet.words(1, 5), 220, SIZE)
@@ -483,4 +480,4 @@ KINDS: dict[str, Draw] = {
     **{f"columns_{count}": partial(_title_over_columns, count) for count in (1, 2, 3, 4)},
     **{name: draw for name, draw in globals().items() if _is_kind(draw)},
 }
-"""Columns, and each public function above: each draws one page, its lines in reading order."""
+"""Column layouts and every public function above: each draws one page, its lines in reading order."""

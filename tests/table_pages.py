@@ -1,4 +1,4 @@
-"""Draws pages with tables whose cells are known: ruled, ruled in part, without rules, with spans, slanted."""
+"""Draws pages with tables whose cells are known: ruled, partly ruled, without rules, with spans, rotated."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ INK: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class TrueCell:
-    """A cell as it was drawn; rows and columns from 0."""
+    """A cell as drawn; rows and columns are counted from 0."""
 
     row: int
     column: int
@@ -40,7 +40,7 @@ class TrueCell:
 
 @dataclass
 class Sheet:
-    """A page that is being drawn: the texts with left, top, right, bottom, and the cells of each table."""
+    """A page being drawn: its texts with their (left, top, right, bottom), and the cells of each table."""
 
     language: str
     font_px: int
@@ -68,7 +68,7 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class DrawnPage:
-    """A page with its truth: pixels (H, W) gray, its lines as an engine would have them, and its tables' cells."""
+    """A page with its ground truth: gray pixels (H, W), lines as an engine returns them, and the tables' cells."""
 
     name: str
     pixels: Pixels
@@ -86,7 +86,7 @@ def number(random_: random.Random) -> str:
 
 
 def draw_table(sheet: Sheet, random_: random.Random, style: str, left: float, top: float, width: float) -> float:
-    """Draw one table; returns where it ends."""
+    """Draw one table; returns its bottom."""
     size = sheet.font_px
     columns, rows = random_.randint(3, 6 if width > 700 else 4), random_.randint(4, 9)
     shares = np.array([random_.uniform(0.8, 1.5) for _ in range(columns)])
@@ -114,14 +114,14 @@ def draw_table(sheet: Sheet, random_: random.Random, style: str, left: float, to
 
 
 def _merged(random_: random.Random, rows: int, columns: int) -> list[tuple[int, int, int, int]]:
-    """A grid in which some cells span several."""
+    """The cells of a grid, some spanning rows or columns, as (row, column, row span, column span)."""
     taken: set[tuple[int, int]] = set()
     cells = []
     for row, column in np.ndindex(rows, columns):
         if (row, column) in taken:
             continue
         down, right = random_.choice(((1, 1), (1, 1), (1, 1), (2, 1), (1, 2), (2, 2)))
-        # Every border of the grid is drawn somewhere: nothing spans in the last row and column.
+        # No cell spans into the last row or column, so every grid border is drawn somewhere.
         down, right = max(1, min(down, rows - 1 - row)), max(1, min(right, columns - 1 - column))
         places = {(row + r, column + c) for r in range(down) for c in range(right)}
         if places & taken or row == rows - 1 or column == columns - 1:
@@ -180,7 +180,7 @@ def _rule(
 
 
 def draw_paragraph(sheet: Sheet, random_: random.Random, left: float, top: float, width: float, lines: int) -> float:
-    """Running text; returns where it ends."""
+    """Draw running text; returns its bottom."""
     for number_ in range(lines):
         text, room = "", width * (random_.uniform(0.3, 0.9) if number_ == lines - 1 else 1)
         while True:
@@ -194,7 +194,7 @@ def draw_paragraph(sheet: Sheet, random_: random.Random, left: float, top: float
 
 
 def finish(sheet: Sheet, name: str, slant: float) -> DrawnPage:
-    """The page, turned clockwise by so many degrees about its middle."""
+    """The drawn page, rotated clockwise by `slant` degrees about its centre."""
     image = sheet.image.rotate(-slant, Image.Resampling.BICUBIC, fillcolor=255) if slant else sheet.image
     middle = np.array(SIZE_PX) / 2
     cos, sin = np.cos(np.radians(slant)), np.sin(np.radians(slant))
@@ -209,7 +209,7 @@ Drawer = Callable[[Sheet, random.Random], None]
 
 
 def draw_page(kind: str, seed: int, slant: float = 0.0) -> DrawnPage:
-    """One page of a kind of KINDS; the same seed draws the same page."""
+    """Draw a page of a kind in KINDS; the same seed draws the same page."""
     random_ = random.Random(f"{kind} {seed}")
     sheet = Sheet(random_.choice(("en", "zh")), random_.choice((20, 24, 28, 32)))
     KINDS[kind](sheet, random_)
@@ -259,4 +259,4 @@ KINDS: Final[dict[str, Drawer]] = {style: _with_text(style) for style in STYLES}
     "two_columns": _two_columns,
     "letter": _letter,
 }
-"""By name; the last two have no table."""
+"""Page kinds by name; the last two have no table."""

@@ -1,4 +1,4 @@
-"""With API keys every route but health is closed: over HTTP the whole URL map is walked, over gRPC every method."""
+"""With API keys, every route and gRPC method except health requires a key; these tests call all of them."""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ from ocrsvc.settings.settings import Settings
 ROUTES = read_data("access_routes.json")
 HEALTH = frozenset(ROUTES["health"])
 RPC_HEALTH = frozenset(ROUTES["health over gRPC"])
-# Below these roots an adapter has a table of its own.
+# Paths that an adapter routes itself, so that the URL map does not list them.
 INNER = ROUTES["within adapters"]
 BAD = ("none", "empty", "wrong", "revoked", "expired", "other scope")
 
@@ -50,7 +50,7 @@ def app(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flask]
 
 
 def headers_of(keys: Keys, kind: str, path: str) -> Mapping[str, str]:
-    """The headers of this kind of caller."""
+    """Request headers of this kind of caller."""
     if kind in {"none", "empty"}:
         return {"X-API-Key": ""} if kind == "empty" else {}
     if kind == "other scope":
@@ -60,8 +60,8 @@ def headers_of(keys: Keys, kind: str, path: str) -> Mapping[str, str]:
     return bearer(keys.secrets[named[kind]] if kind in named else WRONG)
 
 
-def asked(app: Flask) -> list[tuple[str, str]]:
-    """Every method and path of the application, and some unknown ones."""
+def all_routes(app: Flask) -> list[tuple[str, str]]:
+    """Every (method, path) of the application, and some unknown ones."""
     found = {
         (method, path)
         for rule in app.url_map.iter_rules()
@@ -73,27 +73,27 @@ def asked(app: Flask) -> list[tuple[str, str]]:
 
 
 def send(client: FlaskClient, method: str, path: str, headers: Mapping[str, str]) -> Any:
-    """The response to a request whose path is as it stands here; the client itself would take // for a host."""
+    """Send a request with exactly this path; in the test client's own argument, // would start a host name."""
     return client.open("/", method=method, headers=headers, environ_overrides={"PATH_INFO": path})
 
 
-# Descriptions of the service are open to every valid key, whatever its scope.
+# Every valid key may read descriptions of the service, whatever its scope.
 FOR_ANY = ("/", "/index.html", "/docs", "/version", "/openapi.json", "/nowhere", "/healthz", "/readyz", "/static/")
 
 
 @pytest.mark.parametrize("kind", BAD)
 def test_all_routes_but_health_need_a_valid_key(app: Flask, keys: Keys, kind: str) -> None:
     client, answered = app.test_client(), set()
-    for method, path in asked(app):
+    for method, path in all_routes(app):
         response = send(client, method, path, headers_of(keys, kind, path.replace("//", "/")))
         any_scope = kind == "other scope" and (path in FOR_ANY or path.startswith("/static/"))
-        # Where there is nothing, any valid key learns as much.
+        # A valid key of any scope may learn that a route does not exist.
         expected = {403, 404, 405} if kind == "other scope" else {401}
         if path in HEALTH:
             answered.add(path)
             assert response.status_code == 200 if method in {"GET", "HEAD", "OPTIONS"} else 405, (method, path)
         elif not any_scope:
-            # OPTIONS and wrong methods are no exceptions.
+            # This includes OPTIONS and methods that the route does not allow.
             assert response.status_code in expected, (method, path, response.status_code)
             assert TEXT not in response.text
             assert ("WWW-Authenticate" in response.headers) is (response.status_code == 401)
@@ -102,7 +102,7 @@ def test_all_routes_but_health_need_a_valid_key(app: Flask, keys: Keys, kind: st
 
 def test_a_valid_key_reaches_every_route(app: Flask, keys: Keys) -> None:
     client = app.test_client()
-    for method, path in asked(app):
+    for method, path in all_routes(app):
         response = send(client, method, path, bearer(keys.secrets["all"]))
         assert response.status_code not in {401, 403}, (method, path, response.status_code)
 
@@ -125,12 +125,12 @@ def test_settings_with_keys_need_a_gate(keys: Keys) -> None:
         pass
 
 
-# gRPC.
+# gRPC
 
 
 @pytest.fixture
 def rpc(keys: Keys) -> Iterator[tuple[RpcServer, int]]:
-    """All services over the known engine, closed by keys, and where they are."""
+    """A server of all services over the known engine, protected by keys, and its port."""
     listener = socket.create_server(("127.0.0.1", 0))
     access, port = CallAccess(keys.gate, Routes(adapters())), int(listener.getsockname()[1])
     with known_model() as methods, serving(methods, listener, access) as server:
@@ -138,7 +138,7 @@ def rpc(keys: Keys) -> Iterator[tuple[RpcServer, int]]:
 
 
 def call(channel: grpc.Channel, path: str, metadata: Mapping[str, str]) -> grpc.StatusCode:
-    """The status of a call with an empty message; of a stream of its first answer."""
+    """The status of a call with an empty message; for a stream, of its first answer."""
     sent = tuple((name.lower(), value) for name, value in metadata.items())
     try:
         if path.endswith("ModelStreamInfer"):
@@ -157,7 +157,7 @@ def test_all_methods_but_health_need_a_valid_key(rpc: tuple[RpcServer, int], key
     with calling(port) as channel:
         paths = (*server.state.methods, "/no.Service/Method", f"/{V2}ServerLive")
         codes = {path: call(channel, path, headers_of(keys, kind, path)) for path in paths}
-    # An empty message names no model.
+    # An empty message names no model, hence NOT_FOUND.
     answered = {path for path, code in codes.items() if code in {grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND}}
     assert answered == RPC_HEALTH
     assert {code for path, code in codes.items() if path not in answered} == {refused}

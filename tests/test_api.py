@@ -136,7 +136,7 @@ def test_ignored_options_are_refused(client: FlaskClient) -> None:
     assert client.post("/v1/ocr?rotate=90", json=sent).status_code == 200
     problem = json_of(client.post("/v1/ocr?rotate=180", json=sent))
     assert (problem["code"], "twice" in problem["detail"]) == ("bad_option", True)
-    # A file in a field that is not read.
+    # A file in an unknown field is refused.
     problem = json_of(post(client, files(PNG) | files(PNG, field="mask"), "multipart/form-data"))
     assert (problem["code"], "'mask'" in problem["detail"]) == ("bad_option", True)
 

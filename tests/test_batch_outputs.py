@@ -38,7 +38,7 @@ ASKED = ReadOptions(words=True, characters=True, layout=True, tables=True, barco
 
 
 def full_page() -> Page:
-    """A page that uses every field of a record."""
+    """A page that fills every field of a page record."""
     characters = tuple(Character(text, 0.5, box(20, 10, 30, 30)) for text in "ab")
     words = (Word("ab", 0.75, box(20, 10, 60, 30), characters), Word("*", 0.25, box(70, 10, 180, 30)))
     cell = Cell(0, 0, 1, 2, box(20, 10, 180, 30), "ab *", (0,))
@@ -52,7 +52,7 @@ def full_page() -> Page:
 
 
 def without_nulls(value: Any) -> Any:
-    """A record without the nulls that Parquet has for missing members."""
+    """Remove the nulls that Parquet returns for missing members."""
     if isinstance(value, dict):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
@@ -107,7 +107,7 @@ def test_line_and_word_tables_also_have_rows_for_pages_without_text(tmp_path: Pa
 
 @pytest.mark.parametrize("name", BATCH_FORMATS)
 def test_the_same_results_give_the_same_bytes_listed_with_size_and_digest(name: str, tmp_path: Path) -> None:
-    # Also a page whose size is not known.
+    # Include a page of unknown size.
     files = (*FILES, results("c.png", [replace(page("x"), width=0, height=0), FAILED]))
     if name == "pdf":
         pictures = results("b.tif", [READ, READ], tiff([200, 150])), results("c.jpg", [READ], encoded(".jpg"))
@@ -182,7 +182,7 @@ READ = page("正品促销 hello", "second")
 
 
 def texts(data: bytes) -> list[list[str]]:
-    """The lines that pdfium finds on each page."""
+    """The text lines that pdfium extracts from each page."""
     with pypdfium2.PdfDocument(data) as document:
         return [found.get_textpage().get_text_range().split("\r\n") for found in document]
 
@@ -221,7 +221,7 @@ def gone() -> bytes:
 @pytest.mark.parametrize(
     ("file", "code"),
     [
-        # A page that failed is not decoded again.
+        # A failed page is not decoded again.
         (results("a.bmp", [FAILED], encoded(".bmp")), "broken_image"),
         (results("a.png", [FAILED], b"no image"), "unsupported_image"),
         (results("a.pdf", [READ], b"%PDF-1.7 and no more"), "broken_image"),

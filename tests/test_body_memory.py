@@ -1,4 +1,4 @@
-"""Bodies are asked for in the request's memory account, and parsing makes a small multiple of them."""
+"""Parsing a body reserves memory in the request's account and takes a small multiple of the body's size."""
 
 import math
 import time
@@ -66,12 +66,12 @@ def resident_bytes(name: str) -> int:
 def test_parsing_a_body_takes_a_small_multiple_of_its_size(name: str) -> None:
     body, content_type = BODIES[name]
     account = Share(Budget(5 * BODY))
-    # Of memory that is reserved and not written, as parsers do, nothing is held. This resets the peak.
+    # Reset the peak of resident memory; memory that a parser reserves but never writes is not resident.
     Path("/proc/self/clear_refs").write_text("5")
     before_bytes = resident_bytes("VmRSS")
     with suppress(OcrsvcError):
         images(body, content_type, account)
-    # Small ones, and what a slice of a text becomes, are not counted.
+    # 16 MiB of slack: the account ignores small allocations and slices of a string.
     assert resident_bytes("VmHWM") - before_bytes < 4 * BODY + (16 << 20)
 
 

@@ -1,4 +1,4 @@
-"""Lines that the tiny recognizer reads first: which of its texts are kept, and what the small one still reads."""
+"""The recognizer cascade: which texts of the tiny recognizer are kept, and which lines the small one rereads."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,18 +17,18 @@ from ocrsvc.results import Decoder, ReadOptions
     [
         ("Sats. only", 0.975, True),
         ("Sats. only", 0.97, False),
-        ("14A", 0.999, False),  # the page may have "14 A"
+        ("14A", 0.999, False),  # the image may show "14 A"
         ("RM0.60", 0.999, False),
         ("共14条", 0.999, True),  # spaces beside Chinese are decided for the whole page
         ("", 0.0, False),
     ],
 )
-def test_a_sure_line_without_a_digit_beside_a_letter_is_kept(text: str, confidence: float, trusted: bool) -> None:
+def test_a_confident_line_without_a_digit_beside_a_letter_is_kept(text: str, confidence: float, trusted: bool) -> None:
     assert is_trusted(text, confidence) is trusted
 
 
 class Runner:
-    """A model that reads each line as class 1 with a given probability, and records the widths that it reads."""
+    """A model that reads each line as class 1 with a given probability, and records the lines' widths."""
 
     def __init__(self, probability: float) -> None:
         self.probability, self.widths = probability, list[int]()
@@ -41,7 +41,7 @@ class Runner:
 
 
 @pytest.mark.parametrize(("sure", "expected", "left"), [(0.99, "sqq", [80]), (0.9, "sss", [320, 160, 80])])
-def test_the_careful_recognizer_reads_narrow_and_unsure_lines(sure: float, expected: str, left: list[int]) -> None:
+def test_the_careful_recognizer_reads_narrow_and_uncertain_lines(sure: float, expected: str, left: list[int]) -> None:
     quick, careful = Runner(sure), Runner(0.99)
     tiny: Any = Recognizer(quick, ["", "q"])  # type: ignore[arg-type]  # a stand-in
     both = CascadeRecognizer(careful, ["", "s"], quick=tiny)  # type: ignore[arg-type]  # a stand-in
@@ -59,7 +59,7 @@ def test_the_careful_recognizer_reads_narrow_and_unsure_lines(sure: float, expec
         (ReadOptions(tier="small", decoder="beam"), "beam"),
     ],
 )
-def test_tier_small_and_the_models_own_spaces_leave_the_tiny_recognizer_out(options: ReadOptions, name: str) -> None:
+def test_tier_small_and_model_spaces_skip_the_tiny_recognizer(options: ReadOptions, name: str) -> None:
     readers: dict[Decoder, Any] = {"greedy": "cascade", "beam": "beam"}
     careful: Any = "careful"
     assert Script(readers, careful=careful).reader(options) == name

@@ -1,4 +1,4 @@
-"""The command line: text and JSON from files, settings with their sources, the check, one-line errors, exit codes."""
+"""The command line: reading files, settings and their sources, `check`, one-line errors, exit codes."""
 
 import json
 import os
@@ -57,7 +57,9 @@ def test_an_engine_that_cannot_be_opened_is_reported(page: Path, engine: str, co
     assert "Traceback" not in done.stderr
 
 
-def test_settings_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_settings_are_printed_with_their_source(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "a.toml").write_text("max_body_bytes = '1MiB'\n", encoding="utf-8")
     monkeypatch.setenv("OCRSVC_QUEUE_SIZE", "5")
     assert run(["settings", "--file", str(tmp_path / "a.toml")]) == 0
@@ -148,6 +150,6 @@ def test_shells_complete_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert capsys.readouterr().out.split() == ["plain,--rotate"]
 
 
-def test_the_command_line_loads_no_numeric_library_before_it_has_set_their_threads() -> None:
+def test_importing_the_command_line_loads_no_numeric_library() -> None:
     code = "import sys, ocrsvc.cli.main; print({'numpy', 'cv2', 'onnxruntime'} & set(sys.modules))"
     assert run_program("-c", code).stdout == "set()\n"

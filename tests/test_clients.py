@@ -1,8 +1,8 @@
-"""Unmodified clients of the wire formats read a page from a real server over the fake engine.
+"""Unmodified clients of the wire formats read a page from a real server with the fake engine.
 
-Each runs in a process of its own, and must print what that engine reads.
-Where one cannot be had, what it sent when it was recorded is sent again, and the answers must hold what it needs. `make
-clients` fetches all that can be fetched, runs this, and writes docs/clients.md.
+Each client runs in a separate process and must print what that engine reads. If a client is not available, its recorded
+requests are sent again, and the answers must contain what it needs. `make clients` fetches all available clients, runs
+these tests, and writes docs/clients.md.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ from support import Server, start_server
 
 from ocrsvc.plugins import adapters
 
-# Clients that cannot be told another port look for these.
+# Ports of clients that cannot be configured to use another one.
 HARD_WIRED = frozenset(client.port for client in CLIENTS if client.port)
-# What benchmarks/clients.py asks for: clients that take long to start are run, too, and recorded anew.
+# Set by benchmarks/clients.py: also run clients that start slowly; and record all requests again.
 RUNS_ALL = os.environ.get("OCRSVC_CLIENTS_ALL") == "1"
 RECORDS = os.environ.get("OCRSVC_CLIENTS_RECORD") == "1"
 PAGES = ("page.png", "zh-dream.png", "img1.png", "tests/test_files/ch_en_num.jpg", "pages/page.png")
@@ -43,10 +43,10 @@ def place(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Itera
     for name in PAGES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(png())
-    # The first is the name in Umi-OCR's document demo.
+    # Umi-OCR's document demo reads XXXXX.pdf.
     for name in ("XXXXX.pdf", "document.pdf"):
         Image.new("L", (64, 32), 200).save(folder / name)
-    # Where a PDF's own text may be taken, a page is only read if something stands on it.
+    # Where a PDF's text layer may be used, only pages with visible content are read.
     scan = Image.new("L", (64, 32), 200)
     scan.paste(0, (16, 8, 48, 16))
     scan.save(folder / "scan.pdf")
@@ -60,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Itera
 
 
 def _serve(stack: ExitStack, ports: frozenset[int]) -> tuple[str, str]:
-    """Start the service, at these ports too; its addresses for HTTP and gRPC at others."""
+    """Start the service, on these ports too; returns its HTTP and gRPC addresses on other ports."""
     names = [name for name, entry in adapters().items() if entry.port in ports]
     binds = [part for name in names for part in ("-b", f"127.0.0.1:{adapters()[name].port}")]
     grpc = [f"127.0.0.1:{port}" for port in (0, *({PIPELINE_RPC_PORT} & ports))]
@@ -73,7 +73,7 @@ def _serve(stack: ExitStack, ports: frozenset[int]) -> tuple[str, str]:
 
 
 def _started(stack: ExitStack, env: Mapping[str, str], args: Sequence[str] = ()) -> Server:
-    """A service that need not be ready yet, and ends well at the stack's end."""
+    """Start a service without waiting for READY; the stack stops it and requires exit code 0."""
     server = stack.enter_context(start_server(env, args))
 
     def end() -> None:
@@ -94,7 +94,7 @@ def _is_free(port: int) -> bool:
 
 
 def _watched(place: Place, recorder: Recorder, stack: ExitStack) -> Place:
-    """The same place, seen through the recorder, which stands at the hard-wired ports too."""
+    """The same addresses behind the recorder, which also listens on the hard-wired ports."""
 
     def watch(server: str, port: int = 0) -> str:
         listener = socket.create_server(("127.0.0.1", port))
@@ -107,7 +107,7 @@ def _watched(place: Place, recorder: Recorder, stack: ExitStack) -> Place:
 
 
 @pytest.mark.parametrize("client", [client for client in CLIENTS if client.repeats], ids=operator.attrgetter("key"))
-def test_recorded_client_requests_are_served_and_name_no_machine(client: Client, place: Place) -> None:
+def test_recorded_client_requests_are_served_and_contain_no_local_paths(client: Client, place: Place) -> None:
     _replay(client, place)
     sent = _recording(client).read_bytes()
     assert len(sent) < 10_000
@@ -124,7 +124,7 @@ def test_real_client_or_its_recording_is_served(
         at = _fetched(client, place)
     except NotAtHandError as lack:
         record_property("lack", str(lack))
-        _stand_in(client, place, str(lack))
+        _replay_or_skip(client, place, str(lack))
         record_property("result", "recorded")
         return
     recorder.begin()
@@ -137,7 +137,7 @@ def test_real_client_or_its_recording_is_served(
 
 def _fetched(client: Client, place: Place) -> Path:
     if client.port is not None and client.port not in place.ports:
-        raise NotAtHandError(f"port {client.port}, which it has hard-wired, is taken")
+        raise NotAtHandError(f"port {client.port}, the only one it can use, is taken")
     most = Cost.MINUTES if RUNS_ALL else Cost.SECONDS
     for source in client.sources:
         if source.cost is Cost.MINUTES and not RUNS_ALL:
@@ -146,15 +146,15 @@ def _fetched(client: Client, place: Place) -> Path:
     return client.sources[0].place()
 
 
-def _stand_in(client: Client, place: Place, lack: str) -> None:
-    """Send the recorded requests; skips the test, and says why, where none can stand in."""
+def _replay_or_skip(client: Client, place: Place, lack: str) -> None:
+    """Send the recorded requests; skips the test with the reason if there are none."""
     if not client.repeats:
-        pytest.skip(f"{lack}; what it sends depends on the answers, so no recording stands in")
+        pytest.skip(f"{lack}; its requests depend on the answers, so there is no recording")
     _replay(client, place)
 
 
 def _replay(client: Client, place: Place) -> None:
-    """Send what was recorded; the answers must hold what the client needs."""
+    """Send the recorded requests; the answers must contain what the client needs."""
     http = place.poly if client.key.startswith("chineseocr_lite") else place.http
     answers = replay(_recording(client), http, place.grpc)
     everything = b"".join(answer.body for answer in answers)

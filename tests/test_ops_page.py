@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import requests
-from browser_support import Open, faint, opening
+from browser_support import Open, low_contrast_texts, opening
 from image_support import png
 from keys_support import answer as answer_request
 from keys_support import bearer, keys_in
@@ -210,7 +210,7 @@ def test_the_page_fits_a_phone_in_light_and_dark(opened: Open, busy_server: Serv
     page = opened(f"{busy_server.url}/ops", viewport={"width": 360, "height": 740}, color_scheme=scheme)
     expect(page.locator("#workers tbody tr")).to_have_count(1)
     assert page.evaluate("document.documentElement.scrollWidth") == 360
-    assert faint(page) == []
+    assert low_contrast_texts(page) == []
 
 
 def test_keys_are_listed_with_usage_and_without_secrets(tmp_path: Path) -> None:

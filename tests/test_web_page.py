@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from browser_support import Open, faint, opening
+from browser_support import Open, low_contrast_texts, opening
 from described_errors import READING_ERRORS
 from documents import GRAY, pdf, tiff
 from flask.testing import FlaskClient
@@ -271,7 +271,7 @@ def test_text_is_legible_in_the_light_and_in_the_dark(opened: Open, scheme: str)
     page = opened(color_scheme=scheme)
     put(page, png_upload())
     wait_for(page, "done")
-    assert faint(page) == []
+    assert low_contrast_texts(page) == []
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
     assert (max(ground[:3]) < 80) == (scheme == "dark")
 

@@ -1,4 +1,4 @@
-"""Runs paperless-ngx's unmodified remote parser, with its engine azureai, in an environment of its own.
+"""Runs paperless-ngx's unmodified remote parser with its azureai engine, in a separate environment.
 
 python paperless_remote.py PARSER_FILE ADDRESS
 """
@@ -11,12 +11,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-# What the test looks for.
+# The test checks this output.
 write = print
 
 
 def stand_in(name: str, **members: Any) -> None:
-    """What the parser imports of paperless-ngx and Django, which are not needed for anything else."""
+    """Register a stub for a paperless-ngx or Django module that the parser imports."""
     package = name.partition(".")[0]
     sys.modules.setdefault(package, ModuleType(package))
     sys.modules[name] = ModuleType(name)

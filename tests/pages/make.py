@@ -1,7 +1,7 @@
-"""Makes the pages beside this file, and the one by which the engine ppocr chooses its runtime.
+"""Draws the pages in this folder, and the reference page with which the engine ppocr chooses its runtime.
 
 Needs Pillow with Raqm, and the fonts Noto Sans CJK and Noto Naskh Arabic (Debian: fonts-noto-cjk fonts-noto-core). The
-texts of korean.png and arabic.png are from the Universal Declaration of Human Rights; the others are ours.
+texts of korean.png and arabic.png are from the Universal Declaration of Human Rights; we wrote the others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOTICE = [
     ("编号 2026-1121  电话 010-5550142", 26),
 ]
 
-# As people type them in an office, without a space between the scripts, and as others do, with one.
+# Mixed Chinese and Latin text: without spaces between the scripts, as often typed in offices, and with them.
 CLOSED = (HERE / "closed.txt").read_text("utf-8").splitlines()
 SPACED = [re.sub("(?<=[0-9A-Za-z])(?=[一-龥])|(?<=[一-龥])(?=[0-9A-Za-z])", " ", line) for line in CLOSED]
 REFERENCE = [row.split(maxsplit=1) for row in (HERE / "reference.txt").read_text("utf-8").splitlines()]
@@ -31,7 +31,7 @@ REFERENCE_WORDS = ["姓名", "Name", "日期", "Date", "数量", "Total", "合�
 
 
 def draw_reference() -> Image.Image:
-    """What candidates for computing the models are tried on: 13 lines and ten words, 960 x 704 pixels, gray."""
+    """The page on which candidate runtimes are compared: 13 lines and ten words, 960 x 704 pixels, gray."""
     page = Image.new("L", (960, 704), "white")
     pen, top = ImageDraw.Draw(page), 20
     for size, text in REFERENCE:
@@ -73,7 +73,7 @@ def draw_foreign(lines: list[str], font_file: Path, *, from_right: bool = False)
 
 
 def main() -> None:
-    """Write notice.png, the same as a JPEG, turned by 90 and 180 degrees, and one line of it; and text about spaces."""
+    """Write all pages: notice (also a JPEG, rotated, and one line of it), closed, spaced, korean, arabic, reference."""
     for name, lines in (("closed", CLOSED), ("spaced", SPACED)):
         draw_lines(lines).convert("L").save(HERE / f"{name}.png", optimize=True)
         (HERE / f"{name}.txt").write_text("\n".join(lines) + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""Open WebUI's settings that its loader for Mistral reads, at their defaults."""
+"""The Open WebUI settings that its Mistral loader reads, with their default values."""
 
 AIOHTTP_CLIENT_SESSION_SSL = True
 ENABLE_FORWARD_USER_INFO_HEADERS = False
