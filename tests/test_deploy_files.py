@@ -1,4 +1,4 @@
-"""The files of deploy/ are accepted by their tools: image, compose, chart, unit, gateway."""
+"""The files in deploy/ pass their tools' checks: image, compose, Helm chart, systemd unit, gateway."""
 
 import json
 import re
@@ -22,21 +22,21 @@ from ocrsvc.settings.settings import Settings
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "ocrsvc"
 SCHEMA = CHART / "values.schema.json"
-# By other values of the chart.
-ELSEWHERE = {f"OCRSVC_{name}" for name in ("BIND", "GRPC_BIND", "DEADLINE_S", "DEVICE", "GPU_HARD_BYTES", "JOBS_DIR")}
+# Settings that other values of the chart determine.
+BY_VALUES = {f"OCRSVC_{name}" for name in ("BIND", "GRPC_BIND", "DEADLINE_S", "DEVICE", "GPU_HARD_BYTES", "JOBS_DIR")}
 _SOON_S = 60.0
 
-# Chart.yaml's oldest, and the newest that kubernetes-validate knows.
+# The oldest version that Chart.yaml allows, and the newest one that kubernetes-validate knows.
 KUBERNETES = ("1.27", "1.37")
 CUSTOM = {"ScaledObject", "ServiceMonitor"}
 ALL_ON, REFUSED = (data_of("chart_values")[name] for name in ("all_on", "refused"))
-# OpenShift chooses the user.
+# OpenShift chooses the user ID.
 OPENSHIFT: Mapping[str, Any] = {"runAsUser": None}
 KEPT: Mapping[str, Any] = {"jobs": {"claim": "ocr-jobs"}}
 VALUES = pytest.mark.parametrize("values", [{}, ALL_ON, OPENSHIFT, KEPT], ids=["default", "all", "openshift", "jobs"])
 
 
-# Helm's library is Go's, which keeps threads and handlers of signals: it gets a process of its own.
+# A separate process: Helm's library is written in Go, which keeps threads and signal handlers.
 HELM = """
 import json, sys
 import helm_python as helm
@@ -60,7 +60,7 @@ def helm(cases: Sequence[Mapping[str, Any]]) -> tuple[list[Any], dict[str, Any]]
 
 
 def run(*command: object, given: str | None = None) -> str:
-    """The output of a program that must succeed; skips the test if it is not installed."""
+    """Run a program, which must succeed, and return its output; skips the test if it is not installed."""
     beside = shutil.which(str(command[0]), path=str(Path(sys.executable).parent))
     program = beside or shutil.which(str(command[0]))
     if program is None:
@@ -109,7 +109,7 @@ def test_manifests_match_the_kubernetes_schema(values: Mapping[str, Any], versio
         kubernetes.validate(manifest, version, strict=True)
 
 
-# The kinds that the profile "restricted" lets a pod have.
+# Volume types that the "restricted" pod security standard allows.
 VOLUMES = ("emptyDir", "configMap", "secret", "persistentVolumeClaim")
 
 
@@ -158,7 +158,7 @@ def environment(values: Mapping[str, Any]) -> dict[str, str]:
 ONE_GIB = {"OCRSVC_JOBS_BYTES": "1GiB"}
 
 
-# Several replicas take no jobs, which only one of them would know, unless the settings say so.
+# Several replicas take no jobs, which only one of them would know, unless OCRSVC_JOBS_BYTES is set.
 @pytest.mark.parametrize(
     ("values", "jobs_bytes", "notes"),
     [
@@ -187,10 +187,10 @@ def test_pods_with_a_volume_for_jobs_do_not_overlap() -> None:
 
 
 def schema_text() -> str:
-    """The chart's value schema with the names of the declared settings."""
+    """The chart's value schema, updated with the names of the declared settings."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     declared = {variable_of(name) for group in groups() for name in group.model_fields}
-    schema["properties"]["settings"]["propertyNames"] = {"enum": sorted(declared - ELSEWHERE | {CONFIG_VARIABLE})}
+    schema["properties"]["settings"]["propertyNames"] = {"enum": sorted(declared - BY_VALUES | {CONFIG_VARIABLE})}
     return json.dumps(schema, indent=2) + "\n"
 
 
@@ -208,7 +208,7 @@ def test_termination_grace_covers_the_deadline(deadline_s: int) -> None:
     [grace_s] = [one[name] for one in pods(manifests) if name in one]
     _, wait_s = service_of(manifests)["lifecycle"]["preStop"]["exec"]["command"]
     assert environment({"deadlineSeconds": deadline_s})["OCRSVC_DEADLINE_S"] == str(deadline_s)
-    # As gunicorn's graceful timeout is made of the deadline (worker/config.py).
+    # gunicorn's graceful timeout is derived from the deadline in the same way (worker/config.py).
     assert grace_s > int(wait_s) + deadline_s + 5
 
 
@@ -222,7 +222,7 @@ def test_unknown_chart_values_are_refused() -> None:
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.gpu.yaml"])
 def test_compose_files_are_valid_and_mount_existing_files(name: str) -> None:
     compose = pytest.importorskip("compose_spec")
-    # The specification has merge keys as YAML has them, which its parser leaves to YAML's.
+    # Compose files may have YAML merge keys, which compose_spec does not resolve, but the YAML parser does.
     plain = yaml.safe_load((DEPLOY / "compose" / name).read_text(encoding="utf-8"))
     assert "ocrsvc" in compose.PyCompose.from_yaml(yaml.safe_dump(plain, sort_keys=False)).to_dict()["services"]
     mounted = [volume.split(":")[0] for one in plain["services"].values() for volume in one.get("volumes", ())]
@@ -254,7 +254,7 @@ def test_systemd_accepts_the_unit_with_low_exposure(tmp_path: Path) -> None:
     text = (DEPLOY / "ocrsvc.service").read_text(encoding="utf-8")
     unit.write_text(text.replace("/opt/ocrsvc/.venv/bin/ocrsvc serve", "/bin/true serve"))
     run("systemd-analyze", "verify", "--man=no", unit)
-    # 20 is an exposure of 2.0, of 10.
+    # The threshold 20 is an exposure level of 2.0 out of 10.
     run("systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", DEPLOY / "ocrsvc.service")
 
 
@@ -271,7 +271,7 @@ def test_kong_hides_operator_routes_and_needs_a_key() -> None:
 
 def test_deploy_files_name_only_existing_settings() -> None:
     known = {f"OCRSVC_{name.upper()}" for name in Settings.model_fields} | {"OCRSVC_CONFIG"}
-    # The key that decK puts in, and any.
+    # The key variable that decK substitutes, and a placeholder for any setting's name.
     others = {"OCRSVC_KEY", "OCRSVC_NAME"}
     found = {
         f"{path.name}: {name}"

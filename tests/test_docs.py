@@ -1,4 +1,4 @@
-"""The documents: links, index, and the files, names and values of the code that they mention."""
+"""The documentation: links, the index, and the files, names and values in the code that it mentions."""
 
 import ast
 import importlib
@@ -33,14 +33,14 @@ def anchors(page: Path) -> set[str]:
 
 
 def find(name: str) -> Path | None:
-    """A file that a page names: from the root, in the package, beside its tests, or by its own name alone."""
+    """Find a file that a page names: by a path from the root, ocrsvc/, tests/ or docs/, or by file name alone."""
     places = [base / name for base in (ROOT, ROOT / "ocrsvc", ROOT / "tests", DOCS)]
     alone = sorted((ROOT / "ocrsvc").rglob(name)) if "/" not in name else []
     return next((place for place in [*places, *alone] if place.is_file()), None)
 
 
 def names_of(file: Path) -> set[str]:
-    """Functions, classes, methods and constants that a module defines."""
+    """Names of the functions, classes, methods and variables that a module defines."""
     defined: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""ppocr with an encrypted model: reads as with the plain one, and leaves nothing plain in a file."""
+"""ppocr with an encrypted model reads like the plain one and writes no plain weights to a file."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def page() -> Image:
 
 @pytest.fixture(scope="module")
 def slices() -> list[bytes]:
-    """Of the weights of both models, from all over them; without those that repeat themselves."""
+    """Samples of both models' weights, evenly spaced, without repetitive ones."""
     models = [built_in_model().read(name) for name in (DETECTION, RECOGNITION)]
     found = [model[at : at + SLICE_BYTES] for model in models for at in range(EVERY_BYTES, len(model), EVERY_BYTES)]
     return [one for one in found if len(set(one)) > SLICE_BYTES // 3]
@@ -49,7 +49,7 @@ def read(page: Image, cache: Path, model: ModelVersion) -> Page:
     return answer
 
 
-def plain_in(folder: Path, slices: list[bytes]) -> int:
+def count_plain_slices(folder: Path, slices: list[bytes]) -> int:
     contents = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
     assert contents
     return sum(one in content for one in slices for content in contents)
@@ -59,7 +59,7 @@ def mapped_files() -> set[str]:
     return {line[line.index("/") :] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
 
 
-def test_encrypted_model_reads_alike_and_caches_nothing_plain(tmp_path: Path, page: Image, slices: list[bytes]) -> None:
+def test_encrypted_model_reads_alike_and_caches_no_plain_data(tmp_path: Path, page: Image, slices: list[bytes]) -> None:
     built_in = built_in_model()
     plain = NewModel(built_in.description, {name: built_in.read(name) for name in built_in.description.files})
     write_version(plain, tmp_path / "plain", "mine", 1)
@@ -69,6 +69,6 @@ def test_encrypted_model_reads_alike_and_caches_nothing_plain(tmp_path: Path, pa
     for _ in ("made", "from the cache"):
         found = read(page, tmp_path / "encrypted" / "cache", version)
         assert [line.text for line in found.lines] == [line.text for line in wanted.lines]
-    assert plain_in(tmp_path / "plain" / "cache", slices), "the search finds what is there"
-    assert not plain_in(tmp_path / "encrypted", slices)
+    assert count_plain_slices(tmp_path / "plain" / "cache", slices), "the plain cache must contain the slices"
+    assert not count_plain_slices(tmp_path / "encrypted", slices)
     assert not [file for file in mapped_files() if file.startswith(str(tmp_path))]

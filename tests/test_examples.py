@@ -1,4 +1,4 @@
-"""The examples in docs/examples run as they stand, each in its own language."""
+"""The examples in docs/examples run unchanged, each in its language."""
 
 import shutil
 import subprocess
@@ -23,11 +23,11 @@ COMMANDS = {
 
 
 def run_example(name: str, *args: str) -> subprocess.CompletedProcess[str]:
-    """The example, if its language is on this machine."""
+    """Run the example; skips the test if its language is not installed."""
     command: Sequence[str] = COMMANDS[name]
     needed = "curl" if name == "read.sh" else command[0]
     if shutil.which(needed) is None:
-        pytest.skip(f"no {needed} on this machine")
+        pytest.skip(f"{needed} is not installed")
     return subprocess.run(
         [*command, str(EXAMPLES / name), *args],
         env=clean_environment(),
@@ -45,7 +45,7 @@ def test_an_example_prints_the_text_of_the_image(name: str, server: Server) -> N
     assert SIZE in done.stdout
 
 
-# The others take seconds to compile.
+# The other examples take seconds to compile.
 @pytest.mark.parametrize("name", ["read.sh", "read.py", "read.mjs"])
 def test_an_example_prints_the_error_of_the_service(name: str, server: Server, tmp_path: Path) -> None:
     file = tmp_path / "a.png"

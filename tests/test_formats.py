@@ -1,4 +1,4 @@
-"""Output formats: any text in files that any parser reads, and files of whole documents."""
+"""Output formats: any text gives a file that parsers accept; and documents as files."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ HTML = "{http://www.w3.org/1999/xhtml}"
 ALTO = "{http://www.loc.gov/standards/alto/ns-v4#}"
 ENGINE = EngineInfo("ppocr", "v6 <small>", "1", "cpu", "fp32", "x")
 UPRIGHT = Line("甲 & <b>", 0.98761, ((10.0, 20.04), (110.46, 20.0), (110.5, 49.5), (10.0, 49.5)))
-# Reading goes upwards on the page's right side, and half a pixel over its edge.
+# Vertical text at the page's right side, read upwards; its box exceeds the page by half a pixel.
 UPWARDS = Line('"up"', 0.5, ((180.0, 90.0), (180.0, 40.0), (200.4, 40.0), (200.4, 90.0)))
 PAGES = (Page(200, 100, 0, (UPRIGHT, UPWARDS), 1), Page(64, 32, 90, (), 2))
 
@@ -65,7 +65,7 @@ def test_the_tsv_has_tesseracts_columns() -> None:
     assert write("tsv", PAGES) == read_text("lines.tsv")
 
 
-# A blank stands before the second word, none before the third.
+# There is a space before the second word and none before the third.
 WORDS = (
     Word("The", 0.9, ((10.0, 20.0), (40.0, 20.0), (40.0, 50.0), (10.0, 50.0))),
     Word("hall", 0.8, ((50.0, 20.0), (90.0, 20.0), (90.0, 50.0), (50.0, 50.0))),

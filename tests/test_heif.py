@@ -1,4 +1,4 @@
-"""HEIC and AVIF: what is read of them, and what is refused. The HEIC files are of tests/data/heif/make_heic.py."""
+"""HEIC and AVIF: which files are read, which are refused. tests/data/heif/make_heic.py wrote the HEIC files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def heic(name: str) -> bytes:
 
 
 def changed(data: bytes, *changes: tuple[bytes, bytes]) -> bytes:
-    """A copy in which each of these strings, which occurs once, is another one of its length."""
+    """Replace byte strings by others of equal length; each must occur exactly once."""
     for old, new in changes:
         assert (data.count(old), len(old)) == (1, len(new))
         data = data.replace(old, new)
@@ -54,7 +54,7 @@ def avif(pixels: NDArray[np.uint8] | None = None, **options: Any) -> bytes:
 
 
 def turned_avif(orientation: int) -> bytes:
-    """Pillow writes the orientation as `irot` and `imir`, and as EXIF."""
+    """An AVIF with an orientation, which Pillow writes as `irot` and `imir` and as EXIF."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     return avif(exif=exif)
@@ -72,13 +72,13 @@ def ten_bits_avif() -> bytes:
 
 
 def clear() -> NDArray[np.uint8]:
-    """Dark colours whose left half is transparent."""
+    """RGBA pixels in dark colours; the left half is transparent."""
     alpha = np.tile(np.where(np.arange(96) < 48, 0, 255).astype(np.uint8), (64, 1))
     return np.dstack([PICTURE[..., ::-1] // 8, alpha])
 
 
 def turned(orientation: int) -> NDArray[np.uint8]:
-    """The corners as displayed, after the table of the EXIF standard."""
+    """The corners as displayed with an EXIF orientation, according to the standard's table."""
     rows = CORNERS.swapaxes(0, 1) if orientation > 4 else CORNERS
     flips = {2: (1, -1), 3: (-1, -1), 4: (-1, 1), 6: (1, -1), 7: (-1, -1), 8: (-1, 1)}.get(orientation, (1, 1))
     return rows[:: flips[0], :: flips[1]]
@@ -95,9 +95,9 @@ def ispe(width: int, height: int) -> bytes:
 
 SIZE = ispe(96, 64)
 ON_WHITE = np.array([[(255, 255, 255), (0, 0, 31)], [(255, 255, 255), (0, 31, 0)]], np.uint8)
-# Three quarter turns to the left.
+# A rotation by 270 degrees counterclockwise.
 IROT = b"irot\x03"
-# What is expected: an EXIF orientation of the corners, or other corners.
+# Expected: the EXIF orientation in which CORNERS are read, or other corners.
 READ: dict[str, tuple[Bytes, int | NDArray[np.uint8]]] = {
     "HEIC": (lambda: heic("plain"), 1),
     "HEIC in tiles": (lambda: heic("tiles"), 1),
@@ -124,7 +124,7 @@ READ: dict[str, tuple[Bytes, int | NDArray[np.uint8]]] = {
 
 
 def corners_of(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The means of the quarters of a picture, away from their borders."""
+    """The median colour of each quarter of a picture, without its borders."""
     height, width = pixels.shape[0] // 2, pixels.shape[1] // 2
     halves = [[pixels[y + 8 : y + height - 8, x + 8 : x + width - 8] for x in (0, width)] for y in (0, height)]
     return np.array([[np.median(part.reshape(-1, *part.shape[2:]), axis=0) for part in row] for row in halves], int)
@@ -156,7 +156,7 @@ def plain(*changes: tuple[bytes, bytes]) -> Bytes:
 
 
 def large() -> bytes:
-    """A black AVIF of 16,000 x 16,000 pixels, in two thousand bytes."""
+    """A black AVIF of 16,000 x 16,000 pixels in 2 kB."""
     return (FOLDER / "large.avif").read_bytes()
 
 
@@ -164,7 +164,7 @@ FTYP = box(b"ftyp", b"heic\0\0\0\0mif1heic")
 
 
 def properties_of(items: bytes) -> bytes:
-    """A file without pixels, with these items' numbers of properties."""
+    """A file without pixels whose `ipma` box associates these items with properties."""
     container = box(b"ipco", box(SIZE[:4], SIZE[4:])), box(b"ipma", bytes(4), b"\xff" * 4, items)
     return FTYP + box(b"meta", bytes(4), box(b"pitm", bytes(4), b"\0\1"), box(b"iprp", *container))
 
@@ -182,10 +182,10 @@ BROKEN: dict[str, Bytes] = {
     "a million items with properties": lambda: properties_of(b"\0\2\0" * 1_000_000),
     "no primary item": plain((b"pitm", b"free")),
     "another primary item": plain((b"pitm\0\0\0\0\0\x01", b"pitm\0\0\0\0\0\x09")),
-    "no pixels at all": plain((SIZE, ispe(0, 64))),
-    "more pixels than there are": plain((SIZE, ispe(192, 128))),
+    "zero width": plain((SIZE, ispe(0, 64))),
+    "more pixels declared than coded": plain((SIZE, ispe(192, 128))),
     "a tile larger than its size": lambda: changed(heic("tiles"), (ispe(64, 64), ispe(8, 8))),
-    "256 megapixels that are not declared": lambda: changed(large(), (ispe(16_000, 16_000), SIZE)),
+    "fewer pixels declared than coded": lambda: changed(large(), (ispe(16_000, 16_000), SIZE)),
     "AVIF named heic": lambda: avif().replace(b"ftypavif", b"ftypheic", 1),
     "HEIC named avif": plain((b"ftypheic", b"ftypavif")),
 }
@@ -208,7 +208,7 @@ def test_decoding_ends_with_the_request(error: OcrsvcError) -> None:
     def check() -> None:
         raise error
 
-    # Four seconds of decoding, in memory that is allowed.
+    # This takes 4 s to decode and stays below the pixel limit.
     slow = changed(large(), (ispe(16_000, 16_000), ispe(7000, 7000)))
     with pytest.raises(type(error)):
         decode_pixels(open_encoded_image(slow, PixelLimits(50_000_000)), gray=False, check=check)
@@ -220,7 +220,7 @@ def test_an_unsupported_codec_is_reported() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: heic("turned"), lambda: turned_avif(6)])
-def test_heif_is_accepted_in_every_way_of_sending(client: FlaskClient, make: Bytes) -> None:
+def test_heif_is_accepted_as_form_file_json_and_body(client: FlaskClient, make: Bytes) -> None:
     data = make()
     assert is_image(data)
     for way in ({"data": {"file": (io.BytesIO(data), "IMG_1.HEIC")}}, {"json": {"image": as_base64(data)}}):

@@ -1,4 +1,4 @@
-"""Faults around an engine's child process cost at most the image in work, leave nothing open, and pass."""
+"""Faults around an engine's child process fail at most the current image, leak nothing, and are recovered from."""
 
 import errno
 import mmap
@@ -56,13 +56,11 @@ def test_child_that_does_not_close_is_killed(plain: Spawner, monkeypatch: pytest
         stopped = pid_of(handle)
         os.kill(stopped, signal.SIGSTOP)
         handle.close()
-        wait_until(lambda: not process_state(stopped), "a child that does not close is still there")
+        wait_until(lambda: not process_state(stopped), "a child that does not close is not killed")
         assert summary(other.read([a_task(noise(1))])) == [crc(noise(1))]
 
 
-@pytest.mark.parametrize(
-    ("open_s", "boot_limit_s"), [(0.5, 60.0), (60.0, 0.5)], ids=["by the worker", "by the child itself"]
-)
+@pytest.mark.parametrize(("open_s", "boot_limit_s"), [(0.5, 60.0), (60.0, 0.5)], ids=["worker limit", "child limit"])
 def test_child_that_opens_too_slowly_is_killed_and_counts_as_failed(open_s: float, boot_limit_s: float) -> None:
     began_s = time.monotonic()
     with (
@@ -122,7 +120,7 @@ def test_image_without_shared_memory_fails_alone(plain: Spawner, monkeypatch: py
 
 
 @contextmanager
-def most_files(pid: int, count: int) -> Iterator[None]:
+def file_limit(pid: int, count: int) -> Iterator[None]:
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (count, before[1]))
     try:
@@ -135,22 +133,22 @@ def most_files(pid: int, count: int) -> Iterator[None]:
 def test_fork_server_survives_a_lack_of_descriptors(plain: Spawner, spare: int) -> None:
     image = a_task(noise(1))
     with opened_handle(spawner=plain) as handle, opened_handle(spawner=plain) as other:
-        mother, dead = fork_server_of(handle), pid_of(handle)
+        fork_server, dead = fork_server_of(handle), pid_of(handle)
         os.kill(dead, signal.SIGKILL)
-        wait_until(lambda: not process_state(dead), "the child is not buried")
-        used = {int(file.name) for file in Path(f"/proc/{mother}/fd").iterdir()}
+        wait_until(lambda: not process_state(dead), "the dead child is still a zombie")
+        used = {int(file.name) for file in Path(f"/proc/{fork_server}/fd").iterdir()}
         lowest_free = min(set(range(max(used) + 2)) - used)
-        with most_files(mother, lowest_free + spare):
+        with file_limit(fork_server, lowest_free + spare):
             assert summary(handle.read([image])) == [EngineFailed]
             assert summary(other.read([image])) == [crc(noise(1))]
-            assert {int(file.name) for file in Path(f"/proc/{mother}/fd").iterdir()} == used
+            assert {int(file.name) for file in Path(f"/proc/{fork_server}/fd").iterdir()} == used
         wait_until(lambda: summary(handle.read([image])) == [crc(noise(1))], "no child has come back")
-        assert fork_server_of(handle) == mother
+        assert fork_server_of(handle) == fork_server
 
 
 @pytest.fixture(scope="module")
 def patient() -> Iterator[Spawner]:
-    """Of an engine that takes a minute for an image, and looks at its task's check."""
+    """A spawner of an engine that takes a minute per image and calls its task's check meanwhile."""
     yield from started(fake_latency_s=60.0)
 
 
@@ -176,7 +174,7 @@ def test_late_or_abandoned_page_stops_without_killing_its_child(patient: Spawner
 
 @contextmanager
 def handle_on_gpu(gpu_home: Path, mode: Mode, gpu_bytes: int | Percentage | None) -> Iterator[IsolatedHandle]:
-    """A child of some 90 MB on a GPU of 2000 MB, which takes 10 MB more with each page."""
+    """A child with about 90 MB on a GPU of 2000 MB that leaks 10 MB per page."""
     with ExitStack() as until, pytest.MonkeyPatch.context() as patch:
         gpu = SimulatedGpu(gpu_home / "gpu", 2000 * MB)
         until.callback(gpu.close)
@@ -198,7 +196,7 @@ def test_child_at_its_gpu_memory_limit_is_replaced(gpu_home: Path, gpu_bytes: in
             handle.read([page])
             return pid_of(handle) != first
 
-        wait_until(is_replaced, f"{handle.child.gpu_bytes} bytes of the GPU, and it is not replaced")
+        wait_until(is_replaced, f"the child is not replaced at {handle.child.gpu_bytes} bytes of GPU memory")
         assert 0 < handle.child.gpu_bytes < 200 * MB
 
 

@@ -1,4 +1,4 @@
-"""An engine in child processes keeps the engine contract whatever becomes of the children; real processes."""
+"""An engine in child processes fulfils the engine contract whatever happens to the children (real processes)."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ def plain() -> Iterator[Spawner]:
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[Spawner]:
-    """Of an engine that takes a second and a half for an image."""
+    """A spawner of an engine that takes 1.5 s per image."""
     yield from started(fake_latency_s=1.5)
 
 
@@ -134,8 +134,8 @@ def test_death_of_an_idle_child_blames_no_image_and_leaves_no_zombie(plain: Spaw
             os.kill(pid_of(handle), signal.SIGKILL)
             assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
         assert denylist_of(handle).is_empty()
-        mother = fork_server_of(handle)
-        wait_until(lambda: children_of(mother) == [pid_of(handle)], "dead children are still there")
+        fork_server = fork_server_of(handle)
+        wait_until(lambda: children_of(fork_server) == [pid_of(handle)], "dead children are still zombies")
 
 
 def test_hanging_child_is_killed_and_a_second_hang_is_refused() -> None:
@@ -161,7 +161,7 @@ def test_short_deadline_does_not_blame_the_image(slow: Spawner) -> None:
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
 
 
-def test_successful_read_clears_a_noted_crash(slow: Spawner) -> None:
+def test_successful_read_clears_a_recorded_crash(slow: Spawner) -> None:
     pixels = noise(1)
     with opened_handle({"deadline_s": 0.3, "grace_s": 0.1}, spawner=slow) as handle:
         with signalled(pid_of(handle), signal.SIGSTOP, 0.4):
@@ -184,7 +184,7 @@ def test_child_at_its_image_limit_is_replaced_by_a_ready_successor() -> None:
             slowest_s = max(slowest_s, time.monotonic() - began_s)
             seen.add(pid_of(handle))
         assert len(seen) == 3
-        # A read that had to wait for a successor would take the whole warm-up.
+        # A read that waited for the successor would take the whole warm-up of 2 s.
         assert slowest_s < 1.8
         wait_until(lambda: not process_state(first), "the old child has not ended")
 
@@ -222,15 +222,15 @@ def test_killed_fork_server_is_replaced_without_blaming_an_image() -> None:
 def test_children_ignore_service_signals_and_have_a_higher_oom_score(plain: Spawner) -> None:
     pixels = noise(1)
     with opened_handle(spawner=plain) as handle:
-        first, mother = pid_of(handle), fork_server_of(handle)
-        for pid in (mother, first):
+        first, fork_server = pid_of(handle), fork_server_of(handle)
+        for pid in (fork_server, first):
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
                 os.kill(pid, number)
         assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
         assert pid_of(handle) == first
         assert os.getpgid(first) != os.getpgid(0)
-        assert len(list(Path(f"/proc/{mother}/task").iterdir())) == 1
-        # Short of memory, the kernel ends a child before the worker.
+        assert len(list(Path(f"/proc/{fork_server}/task").iterdir())) == 1
+        # When memory runs out, the kernel kills a child before the worker.
         assert Path(f"/proc/{first}/oom_score_adj").read_text().strip() == "500"
 
 

@@ -1,4 +1,4 @@
-"""`ocrsvc keys`, and the audit log of what it does."""
+"""`ocrsvc keys` and its audit log."""
 
 import json
 import re
@@ -26,27 +26,26 @@ AUDIT_LOG = "keys.sqlite.audit.jsonl"
 
 @dataclass(frozen=True)
 class Command:
-    """`ocrsvc keys` over a file in a folder of its own."""
+    """`ocrsvc keys` with a key file in a temporary folder."""
 
     folder: Path
     capsys: pytest.CaptureFixture[str]
 
     def __call__(self, *argv: str, code: int = 0) -> Any:
-        """What is printed, with the exit code that is expected."""
+        """Run the command, require the exit code, and return its output."""
         self.capsys.readouterr()
         assert run(["keys", *argv]) == code
         return self.capsys.readouterr()
 
     def listed(self) -> dict[str, Any]:
-        """The keys as JSON, by name."""
+        """The listed keys by name."""
         return {key["name"]: key for key in json.loads(self("list", "--json").out)}
 
     def audited(self) -> list[dict[str, Any]]:
-        """The lines of the audit log."""
         return [json.loads(line) for line in (self.folder / AUDIT_LOG).read_text("utf-8").splitlines()]
 
-    def is_right(self, secret: str) -> bool:
-        """Whether a service admits with it."""
+    def is_accepted(self, secret: str) -> bool:
+        """Whether a service accepts this secret."""
         gate = AccessGate(open_store(f"sqlite:{self.folder}/keys.sqlite"))
         gate.refresh()
         try:
@@ -64,14 +63,14 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return Command(tmp_path, capsys)
 
 
-def test_add_prints_the_secret_alone_on_stdout_and_it_admits(keys: Command) -> None:
+def test_add_prints_only_a_valid_secret_on_stdout(keys: Command) -> None:
     printed = keys("add", "acme")
     assert SECRET.fullmatch(printed.out)
     assert "shown only now" in printed.err
-    assert keys.is_right(printed.out)
+    assert keys.is_accepted(printed.out)
 
 
-def test_every_option_of_add_is_kept(keys: Command) -> None:
+def test_add_stores_every_option(keys: Command) -> None:
     keys(
         *("add", "acme", "--scope", "read", "--scope", "jobs", "--adapter", "api", "--adapter", "paddlex"),
         *("--requests-per-s", "2.5", "--concurrency", "4", "--pages-a-day", "100", "--pages-a-month", "2000"),
@@ -101,17 +100,17 @@ def test_change_modifies_only_the_given_options(keys: Command) -> None:
     for options in ([], ["--pages-a-month", "7"]):
         assert "nothing changed" in keys("change", "acme", *options).err
     assert len(keys.audited()) == 2
-    assert keys.is_right(secret)
+    assert keys.is_accepted(secret)
 
 
 def test_rotate_prints_a_new_secret_and_keeps_the_old_for_its_grace(keys: Command) -> None:
     secrets = [keys("add", "acme").out, keys("rotate", "acme", "--grace", "1h").out]
-    assert [keys.is_right(secret) for secret in secrets] == [True, True]
+    assert [keys.is_accepted(secret) for secret in secrets] == [True, True]
     secrets.append(keys("rotate", "acme").out)
-    assert [keys.is_right(secret) for secret in secrets] == [False, False, True]
+    assert [keys.is_accepted(secret) for secret in secrets] == [False, False, True]
 
 
-def test_the_list_shows_what_was_used_and_no_secret(keys: Command) -> None:
+def test_the_list_shows_usage_and_no_secret(keys: Command) -> None:
     keys("add", "acme", "--pages-a-day", "100")
     keys("add", "gone", "--scope", "operate")
     keys("revoke", "gone")
@@ -166,7 +165,7 @@ def test_audit_log_has_each_action_and_no_secret(keys: Command, monkeypatch: pyt
     secrets += keys("rotate", "acme", "--grace", "1h").out
     keys("revoke", "acme")
     keys("list")
-    # Nothing is done that could not be written down.
+    # An action that cannot be logged is refused.
     monkeypatch.setenv("OCRSVC_AUDIT_LOG", str(keys.folder / "nowhere" / "audit"))
     assert "The audit log" in keys("add", "other", code=78).err
     monkeypatch.delenv("OCRSVC_KEYS")
@@ -182,14 +181,14 @@ def test_audit_log_has_each_action_and_no_secret(keys: Command, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("action", ["add", "rotate"])
-def test_secret_is_printed_with_a_full_audit_log(keys: Command, monkeypatch: pytest.MonkeyPatch, action: str) -> None:
+def test_full_audit_log_still_prints_the_secret(keys: Command, monkeypatch: pytest.MonkeyPatch, action: str) -> None:
     if action == "rotate":
         keys("add", "acme")
-    # It can be opened, and not written.
+    # This file can be opened but not written.
     monkeypatch.setenv("OCRSVC_AUDIT_LOG", "/dev/full")
     printed = keys(action, "acme", code=78)
     assert "cannot be written: No space left on device. The action took effect anyway." in printed.err
-    assert keys.is_right(printed.out)
+    assert keys.is_accepted(printed.out)
     with pytest.raises(OperatorError, match="No space left"):
         AuditLog(Path("/dev/full")).write("key:ops", "workers.recycle", 0.0)
 

@@ -1,4 +1,4 @@
-"""A deadline that passes between two pages: no format answers with the pages that are left, unless the client asks."""
+"""A deadline that passes between two pages fails the whole answer in every format, unless `partial` is set."""
 
 import io
 import json
@@ -28,7 +28,7 @@ IMAGES = [as_base64(WIDE), as_base64(NARROW)]
 
 
 class LateEngine(KnownEngine):
-    """Reads the first page of each request, and is too late with all others."""
+    """Reads the first page of each request; all others miss the deadline."""
 
     read_pages = 0
 
@@ -55,9 +55,9 @@ def client(engine: LateEngine, reader: Reader) -> FlaskClient:
 
 
 SENT = data_of("late_pages")["sent"]
-# Their requests have one image.
+# Formats whose requests have one image.
 ONE_IMAGE = {"paddle_serving", "rapidocr_api", "trwebocr", "trwebocr_cpp"}
-# Their documents are jobs, each page of which has a time of its own.
+# Formats whose documents are jobs, in which each page has a separate deadline.
 JOBS = {"azure_read", "umi_ocr"}
 
 

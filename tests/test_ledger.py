@@ -1,4 +1,4 @@
-"""The stages of a request add up to the whole of it, whoever does them, and its answer tells them."""
+"""A request's stages add up to its total time, in whichever thread or process they run, and its answer lists them."""
 
 import json
 import re
@@ -27,18 +27,18 @@ def clock() -> Clock:
 def phases(
     times: EngineTimes | None, queued_at: float, wait_s: float, run_s: float, *, ahead: bool
 ) -> Sequence[Segment]:
-    """The stages of a page that was queued and read at these times."""
+    """Segments of a page with these queue and engine times."""
     request = replace(make_read_request(ReadOptions(), 1.0), lease=create_autospec(Lease, instance=True))
     job = DecodeJob(request, EngineTraits())
     job.queued_at, job.queue_s, job.run_s, job.is_ahead = queued_at, wait_s, run_s, ahead
     return job.phases(Page(1, 1, 0, (), times=times))
 
 
-def test_waits_are_counted_in_the_pages_stages(clock: Clock) -> None:
+def test_waiting_for_a_page_counts_as_the_stages_of_that_page(clock: Clock) -> None:
     ledger = Ledger(0.0, clock)
     ledger.enter("wait")
     clock.now_s = 10.0
-    # Queued before this thread waited, taken at 2, decoded until 3, lines at 5, read at 9; 1 s until this thread woke.
+    # Queued before this thread waited; taken at 2, decoded at 3, lines found at 5, read at 9; this thread woke at 10.
     ledger.note_page(phases(EngineTimes(3.0, 5.0, 9.0), -2.0, 4.0, 7.0, ahead=False))
     ledger.enter("answer")
     clock.now_s = 11.0
@@ -71,15 +71,15 @@ def test_a_long_document_keeps_few_segments_and_counts_every_second(clock: Clock
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_an_answer_tells_its_stages_if_asked_and_only_then(form: str) -> None:
+def test_an_answer_lists_its_stages_only_on_request(form: str) -> None:
     with running_app() as app:
         client = app.test_client()
         plain = client.post(f"/v1/ocr?format={form}", data=png())
         asked = client.post(f"/v1/ocr?format={form}&timing=stages", data=png())
     assert "Server-Timing" not in plain.headers
-    told = {name: float(ms) for name, ms in re.findall(r"(\w+);dur=([\d.]+)", asked.headers["Server-Timing"])}
-    assert list(told) == [*STAGES, "total"]
-    assert sum(told.values()) == pytest.approx(2 * told["total"], abs=0.01)
+    reported = {name: float(ms) for name, ms in re.findall(r"(\w+);dur=([\d.]+)", asked.headers["Server-Timing"])}
+    assert list(reported) == [*STAGES, "total"]
+    assert sum(reported.values()) == pytest.approx(2 * reported["total"], abs=0.01)
     if form == "json":
         timing = json_of(asked)["timing"]
         assert sum(timing["stages"].values()) == pytest.approx(timing["request_s"], abs=1e-5)
@@ -88,12 +88,12 @@ def test_an_answer_tells_its_stages_if_asked_and_only_then(form: str) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_the_engines_stages_come_from_the_engine_also_out_of_a_child(isolation: str) -> None:
+def test_engine_stages_are_reported_from_a_thread_and_a_child_process(isolation: str) -> None:
     env = {"OCRSVC_ISOLATION": isolation, "OCRSVC_FAKE_LATENCY_S": "0.2", "OCRSVC_WORKERS": "1"}
     with run_server(env) as server:
         answer = requests.post(f"{server.url}/v1/ocr?timing=stages", data=png(), timeout=30)
     timing = json.loads(answer.text)["timing"]
-    # The fake engine "finds lines" while it waits.
+    # The fake engine counts its latency as finding lines.
     assert 0.2 <= timing["stages"]["detect_s"] < 0.2 + timing["engine_s"]
     assert sum(timing["stages"].values()) == pytest.approx(timing["request_s"], abs=1e-5)
     assert timing["request_s"] >= timing["total_s"]

@@ -1,4 +1,4 @@
-"""The models of a worker: loaded on demand, leased, closed when they are retired or there is no room."""
+"""A worker's models are loaded on demand, leased, and closed when they are retired or memory is needed."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ FAR_S = 30.0
 MIB = 1 << 20
 
 
-class Machine:
-    """Opens versions, which take the memory that their number says, in MiB, and can be held or made to fail."""
+class FakeOpener:
+    """Opens versions, whose number is their size in MiB; opening can be delayed by a gate or made to fail."""
 
     def __init__(self, traits: EngineTraits) -> None:
         self.traits = traits
@@ -41,7 +41,7 @@ class Machine:
         self.handle_threads: list[str] = []
         self.measures = False
 
-    def open(self, version: ModelVersion) -> Opened:
+    def open(self, version: ModelVersion) -> OpenedEngine:
         if (gate := self.gates.get(str(version))) is not None:
             assert gate.wait(FAR_S)
         self.now_s += self.load_s
@@ -50,13 +50,13 @@ class Machine:
             raise failure
         self.held_bytes += version.number * MIB
         self.max_bytes = max(self.max_bytes, self.held_bytes)
-        return Measured(self, version) if self.measures else Opened(self, version)
+        return MeasuredEngine(self, version) if self.measures else OpenedEngine(self, version)
 
 
-class Opened:
-    """An engine, and its own handle."""
+class OpenedEngine:
+    """An engine that a FakeOpener opened."""
 
-    def __init__(self, machine: Machine, version: ModelVersion) -> None:
+    def __init__(self, machine: FakeOpener, version: ModelVersion) -> None:
         self.machine, self.version, self.traits = machine, version, machine.traits
 
     def describe(self) -> EngineInfo:
@@ -71,17 +71,17 @@ class Opened:
         self.machine.closed_s.append(self.machine.now_s)
 
 
-class Measured(Opened):
-    """An engine that knows what it holds."""
+class MeasuredEngine(OpenedEngine):
+    """An engine that reports its memory."""
 
     def memory_bytes(self) -> int:
         return self.version.number * MIB + self.machine.grown_bytes
 
 
 class OpenedHandle:
-    """Notes the threads that use it."""
+    """A handle that checks and records the threads that use it."""
 
-    def __init__(self, engine: Opened) -> None:
+    def __init__(self, engine: OpenedEngine) -> None:
         self.engine = engine
         self.thread = threading.current_thread().name
 
@@ -97,15 +97,15 @@ class OpenedHandle:
 
 
 def version(name: str, size_mib: int = 10) -> ModelVersion:
-    """One that takes so many MiB, which is its number."""
+    """A version of this size, which is its number."""
     return ModelVersion(name, size_mib, Description(engine="fake"), Path("nowhere"), f"digest of {name}")
 
 
 @contextmanager
 def serving(
     budget_mib: int | None = None, *, any_thread: bool = True, max_waiting: int = 8
-) -> Iterator[tuple[LoadedModels, Machine, Mock]]:
-    machine, counts = Machine(EngineTraits(any_thread=any_thread)), Mock(spec=WorkerMetrics)
+) -> Iterator[tuple[LoadedModels, FakeOpener, Mock]]:
+    machine, counts = FakeOpener(EngineTraits(any_thread=any_thread)), Mock(spec=WorkerMetrics)
     executor: Executor[Job[str]] = Executor(list, threads=2, places=8)
     executor.start()
     budget_bytes = None if budget_mib is None else budget_mib * MIB
@@ -138,7 +138,7 @@ def test_version_is_loaded_when_every_engine_thread_has_a_handle(any_thread: boo
             wait_until(lambda: f"{name}/10" in machine.closed)  # noqa: B023  called at once
         own = ["engine-0", "engine-1"]
         assert sorted(machine.handle_threads[:2]) == own
-        # Beside another version engine threads go on reading, where the engine allows that.
+        # With a version already loaded, handles are opened outside engine threads if the engine allows any thread.
         assert sorted(machine.handle_threads[2:]) == (["models"] * 2 if any_thread else own)
 
 
@@ -182,7 +182,7 @@ def test_version_in_use_is_drained_before_eviction() -> None:
         with ThreadPoolExecutor(2) as pool:
             asked = pool.submit(models.lease, version("b"))
             wait_until(lambda: models.list()[0].state is LoadState.DRAINING)
-            # Who wants the one that drains has its turn after it.
+            # A request for the draining version is served after the one that waits.
             back = pool.submit(models.lease, version("a"))
             assert machine.opened == ["a/10"]
             used.close()
@@ -191,7 +191,7 @@ def test_version_in_use_is_drained_before_eviction() -> None:
         assert (machine.opened, machine.max_bytes) == (["a/10", "b/10", "a/10"], 10 * MIB)
 
 
-def test_version_in_endless_use_stays_and_waiting_requests_are_refused() -> None:
+def test_version_that_stays_in_use_is_kept_and_waiting_requests_are_refused() -> None:
     with serving(15) as (models, machine, _):
         used = models.lease(version("a"))
         with ThreadPoolExecutor(1) as pool:
@@ -257,7 +257,7 @@ def test_request_past_its_deadline_gets_retry_after() -> None:
         models.preload(version("a"))
         models.retire(version("a"))
         wait_until(lambda: machine.closed)
-        # It took 8 s the last time: nobody waits in vain.
+        # The last load took 8 s, so a request with 2 s left is refused at once.
         with pytest.raises(NotReady) as refused:
             models.lease(version("a"), machine.now_s + 2.0)
         assert refused.value.retry_after_s == 8
@@ -309,14 +309,14 @@ def test_isolated_engines_report_their_current_memory() -> None:
         assert models.held_bytes() == 40 * MIB
         machine.grown_bytes = 25 * MIB
         machine.now_s = 1.0
-        # The others have grown to 45 MiB each, so that one of them has to go.
+        # a and b have grown to 45 MiB each, so one of them must be closed.
         models.preload(version("c", 20))
         assert machine.closed == ["a/20"]
 
 
-def test_loading_continues_after_a_load_that_ended_its_thread() -> None:
+def test_loading_continues_after_an_engine_raised_system_exit() -> None:
     with serving() as (models, machine, _):
-        machine.failures["a/10"] = SystemExit("an engine's own idea")
-        with pytest.raises(ModelUnavailable, match="an engine's own idea"):
+        machine.failures["a/10"] = SystemExit("raised by the engine")
+        with pytest.raises(ModelUnavailable, match="raised by the engine"):
             models.lease(version("a"))
         models.lease(version("b")).close()

@@ -1,4 +1,4 @@
-"""What masking does to pages: lines, words, characters, cells, places, pictures, and every form of an answer."""
+"""Masking of pages: lines, words, characters, cells, boxes, pictures, and every form of an answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LETTER_PX = 10.0
 
 
 def line(text: str, row: int = 0, *, words: bool = False) -> Line:
-    """A line of letters that are ten pixels wide; with its words and characters, if asked."""
+    """A line of characters 10 px wide, on request with its words and characters."""
     top = 40.0 * row
     place = box(0, top, LETTER_PX * len(text), top + 20)
     if not words:
@@ -57,7 +57,7 @@ def line(text: str, row: int = 0, *, words: bool = False) -> Line:
     found, at = [], 0
     for part in text.split(" "):
         places = [box(LETTER_PX * (at + i), top, LETTER_PX * (at + i + 1), top + 20) for i in range(len(part))]
-        characters = tuple(Character(sign, 0.9, place) for sign, place in zip(part, places, strict=True))
+        characters = tuple(Character(letter, 0.9, place) for letter, place in zip(part, places, strict=True))
         found.append(Word(part, 0.9, box(places[0][0][0], top, places[-1][1][0], top + 20), characters))
         at += len(part) + 1
     return Line(text, 0.9, place, tuple(found))
@@ -109,7 +109,7 @@ def test_without_character_boxes_the_masked_box_has_a_margin() -> None:
     assert masked.masked is not None
     (left, _), (right, _), *_ = masked.masked[0].box
     assert (left < 40 - LETTER_PX, right > 220 + LETTER_PX) == (True, True)
-    # A word whose characters are not known is covered whole.
+    # A word without character boxes is masked as a whole.
     found = line("aa bb cc", words=True)
     bare = replace(found, words=tuple(replace(word, characters=()) for word in found.words or ()))
     (left, _), (right, _), *_ = place_of(bare, 4, 5)
@@ -128,7 +128,7 @@ def test_the_masked_box_in_a_slanted_line_is_slanted() -> None:
 def test_no_output_format_contains_masked_text() -> None:
     masked = mask_page(page(line(f"ID: {PERSON}", words=True), line(CARD, 1)), ALL)
     written = ["".join(text_parts(form, [masked], 1, INFO)) for form in text_formats().values()]
-    # In Markdown a star that marks nothing has a backslash before it.
+    # Markdown escapes literal stars with a backslash.
     stars = [text.replace("\\*", "*") for text in written]
     assert all(PERSON not in text and "4111" not in text and STARS in text for text in stars)
 
@@ -149,7 +149,7 @@ def test_a_picture_pdf_shows_the_picture_over_its_text() -> None:
 
 
 class NumberEngine(KnownEngine):
-    """Reads one line on every page, and tells the options that it saw."""
+    """Reads one line with an ID and a phone number on every page, and records the options."""
 
     def __init__(self) -> None:
         self.seen: list[ReadOptions] = []
@@ -204,20 +204,20 @@ def test_the_result_cache_holds_unmasked_pages(client: FlaskClient, engine: Numb
     assert read(client, "?mask=phone", file)["text"] == f"{PERSON} {'*' * 11}"
     assert read(client, "?mask=id", file) == masked
     assert read(client, "?characters=true", file)["text"] == f"{PERSON} {PHONE}"
-    assert len(engine.seen) == before, "all four were one page of the cache"
+    assert len(engine.seen) == before, "all four requests must be served from one cached page"
     assert all(options.mask == () for options in engine.seen)
 
 
-FOREIGN: Mapping[str, tuple[str, dict[str, Any]]] = {
+ADAPTER_REQUESTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     **SENT,
     "turboocr raw": ("/ocr/raw", {"data": png()}),
     "turboocr batch": ("/ocr/batch", {"json": {"images": [as_base64(png())] * 2}}),
 }
 
 
-@pytest.mark.parametrize("adapter", FOREIGN)
+@pytest.mark.parametrize("adapter", ADAPTER_REQUESTS)
 def test_the_mask_header_works_with_every_adapter(client: FlaskClient, adapter: str) -> None:
-    path, sent = FOREIGN[adapter]
+    path, sent = ADAPTER_REQUESTS[adapter]
 
     def answer(query: str = "", **headers: str) -> str:
         response = client.post(f"{path}{query}", headers=headers, **sent)
@@ -227,7 +227,7 @@ def test_the_mask_header_works_with_every_adapter(client: FlaskClient, adapter: 
     assert PERSON in answer()
     for masked in (answer(**{"X-Mask": "id"}), answer("?mask=id")):
         assert PERSON not in masked
-        # In Markdown a star that marks nothing has a backslash before it.
+        # Markdown escapes literal stars with a backslash.
         assert STARS in masked.replace("\\", "")
 
 
@@ -285,7 +285,7 @@ def test_umi_ocr_masks_all_files_of_a_document(reader: Reader, tmp_path: Any) ->
             text = "".join(page_texts(data)) if data.startswith(b"%PDF") else data.decode()
             assert STARS in text, kind
             assert PERSON not in text, kind
-            assert "secret" not in text, "the page itself is no longer there"
+            assert "secret" not in text, "the text beneath the masked page must be removed"
 
 
 def test_a_grpc_call_is_masked_by_parameter_and_metadata(reader: Reader) -> None:

@@ -1,4 +1,4 @@
-"""Mistral's OCR: documents from data URLs, uploaded files and signed URLs, on the path of the native API."""
+"""Mistral's OCR API, which shares the native path: documents from data URLs, uploaded files and signed URLs."""
 
 import io
 from collections.abc import Iterator
@@ -87,7 +87,7 @@ def test_tables_and_confidences_appear_on_request(client: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize(("document", "more", "status", "code"), ERRORS["errors"])
-def test_errors_are_mistrals(
+def test_errors_have_mistrals_form(
     client: FlaskClient, document: object, more: dict[str, object], status: int, code: str | None
 ) -> None:
     texts = {"PAGE": DATA_URL, "NOWHERE": NOWHERE, "TEXT": as_base64(b"no image")}
@@ -198,7 +198,7 @@ def test_signed_url_expires_at_its_time_and_with_its_file(tmp_path: Path) -> Non
     file = files.add(b"x", "a", "caller", None)
     short, long = (f"http://x/v1/files/{file.job.id}/content?{files.signed_query(file, hours)}" for hours in (1, 100))
     assert files.signed_id(short) == files.signed_id(long) == file.job.id
-    # Another process knows the same secret, a service in another folder does not.
+    # Another process with the same folder has the same secret; a service with another folder does not.
     assert files_in(tmp_path / "files", clock).signed_id(short) == file.job.id
     with pytest.raises(SignatureRefused):
         files_in(tmp_path / "others", clock).signed_id(short)
@@ -225,7 +225,7 @@ def test_file_store_is_bounded_fair_and_removes_old_files(tmp_path: Path) -> Non
     for name in ("a", "b"):
         files.add(bytes(40_000), name, "one", None)
     clock.now_s += 1
-    # A caller's own oldest file makes room; others' only where they hold more than their share.
+    # A caller's oldest file is evicted first; other callers' files only if they exceed their share.
     files.add(bytes(40_000), "c", "one", None)
     assert sorted(file.record.name for file in files.all()) in (["a", "c"], ["b", "c"])
     files.add(bytes(40_000), "d", "other", None)

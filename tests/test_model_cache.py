@@ -1,4 +1,4 @@
-"""The model cache: optimised models are stored for the next start, and whatever is wrong with them counts as absent."""
+"""The model cache stores optimised models for the next start; a damaged entry counts as absent."""
 
 import errno
 import os
@@ -27,24 +27,24 @@ def test_entry_is_found_by_its_key_only(tmp_path: Path) -> None:
     assert cache.find("other", "key") is None
 
 
-HARMS: dict[str, Callable[[Path], object]] = {
-    "cut": lambda file: file.write_bytes(file.read_bytes()[:100]),
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda file: file.write_bytes(file.read_bytes()[:100]),
     "changed": lambda file: file.write_bytes((data := file.read_bytes())[:50] + bytes([data[50] ^ 1]) + data[51:]),
     "empty": lambda file: file.write_bytes(b""),
-    "open to all": lambda file: file.chmod(0o666),
+    "writable by all": lambda file: file.chmod(0o666),
     "a folder": lambda file: file.rename(f"{file}.away").with_name(file.name).mkdir(),
 }
 
 
 @pytest.mark.parametrize("own_key", [None, KEY], ids=["plain", "encrypted"])
-@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damaged_or_untrusted_entry_is_made_again(
-    tmp_path: Path, harm: Callable[[Path], object], own_key: ModelKey | None
+    tmp_path: Path, damage: Callable[[Path], object], own_key: ModelKey | None
 ) -> None:
     cache = ModelCache(tmp_path, own_key)
     keep(cache)
     (file,) = tmp_path.iterdir()
-    harm(file)
+    damage(file)
     assert cache.find("model", "key") is None
     keep(cache)
     assert cache.find("model", "key") == (None if file.is_dir() else MODEL)
@@ -95,7 +95,7 @@ ENGINE = b"an engine" * 1000
 
 
 def build(cache: ModelCache, key: str = "key", data: bytes = ENGINE) -> list[str]:
-    """What a library does that keeps its engine in a folder; returns what it found there."""
+    """Act like a library that caches its engine in a folder; returns the names of the files found there."""
     with cache.cached_folder("engine", key) as folder:
         assert folder is not None
         found = sorted(file.name for file in folder.iterdir())
@@ -112,11 +112,11 @@ def test_library_files_are_found_by_their_key_only(tmp_path: Path) -> None:
     assert sorted(file.name for file in (tmp_path / "new" / "folder").iterdir()) == ["engine-key", "engine-other"]
 
 
-@pytest.mark.parametrize("harm", [*HARMS.values()][:-1], ids=[*HARMS][:-1])
-def test_incomplete_engine_file_is_built_again(tmp_path: Path, harm: Callable[[Path], object]) -> None:
+@pytest.mark.parametrize("damage", [*DAMAGES.values()][:-1], ids=[*DAMAGES][:-1])
+def test_incomplete_engine_file_is_built_again(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     cache = ModelCache(tmp_path)
     build(cache)
-    harm(tmp_path / "engine-key" / "sm90.engine")
+    damage(tmp_path / "engine-key" / "sm90.engine")
     assert [build(cache) for _ in range(2)] == [[], ["sm90.engine"]]
 
 
@@ -168,7 +168,7 @@ def test_default_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_
     assert default_folder() == tmp_path / ".cache" / "ocrsvc"
 
 
-def test_encrypted_cache_writes_nothing_plain_and_needs_the_same_key(tmp_path: Path) -> None:
+def test_encrypted_cache_writes_no_plain_data_and_needs_the_same_key(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path, KEY)
     keep(cache)
     [entry] = [one for one in tmp_path.rglob("*") if one.is_file()]

@@ -1,4 +1,4 @@
-"""Every format over a model repository: the options model, tier and lang, and which version reads a request."""
+"""Every format with a model repository: the options model, tier and lang, and which version reads a request."""
 
 import io
 import json
@@ -49,7 +49,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, jobs: JobStore) -> Iterator
 
 
 def readers(response: Any) -> list[str]:
-    """The versions that say, in an answer of any format, that they have read something."""
+    """The versions whose names appear in the response; each fake version reads its name as text."""
     return [name for name in ("east/1", "east/2", "north/1") if name in response.text]
 
 
@@ -93,15 +93,15 @@ BY_NAME = (
     "mineru",
     "open_webui",
 )
-IN_THE_ADDRESS: list[tuple[str, dict[str, Any]]] = [
+QUERY_REQUESTS: list[tuple[str, dict[str, Any]]] = [
     *(SENT[name] for name in BY_NAME),
     ("/ocr/raw", {"data": PAGE}),
     ("/ocr/batch", {"json": {"images": [BASE64]}}),
 ]
 
 
-@pytest.mark.parametrize(("path", "sent"), IN_THE_ADDRESS)
-def test_every_format_takes_the_choice_in_the_address(client: FlaskClient, path: str, sent: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("path", "sent"), QUERY_REQUESTS)
+def test_every_format_accepts_the_model_in_the_query(client: FlaskClient, path: str, sent: dict[str, Any]) -> None:
     assert readers(client.post(path, **sent)) == ["east/1"]
     assert readers(client.post(f"{path}?lang=ru", **sent)) == ["north/1"]
     assert readers(client.post(f"{path}?model=east/2", **sent)) == ["east/2"]
@@ -145,7 +145,7 @@ def test_umi_ocr_reads_with_every_language_and_model_that_it_lists(client: Flask
     values = list(titles)
     assert [titles[value] for value in values[:2]] == ["简体中文", "English"]
     assert values[0] == described["default"] == "models/config_chinese.txt"
-    # The others are those of the built-in model, which nothing here need load.
+    # Skip the built-in model's languages, so that it need not be loaded.
     for value, version, is_listed in data_of("umi_languages"):
         assert value in values or not is_listed
         assert readers(_by_umi_ocr(client, value)) == [version]
@@ -167,19 +167,19 @@ def _by_umi_ocr(client: FlaskClient, value: object) -> Any:
     return client.post("/api/ocr", json={"base64": BASE64, "options": {"ocr.language": value}})
 
 
-def test_a_document_left_with_umi_ocr_keeps_its_language(client: FlaskClient, jobs: JobStore) -> None:
-    added = _left(client, "/api/doc/upload", "models/config_cyrillic.txt")
+def test_an_uploaded_umi_ocr_document_keeps_its_language(client: FlaskClient, jobs: JobStore) -> None:
+    added = _upload(client, "/api/doc/upload", "models/config_cyrillic.txt")
     job = jobs.find(added["data"])
     assert job is not None
     assert job.record().options["lang"] == "ru"
-    job = jobs.find(_left(client, "/api/doc/upload?model=east/2", None)["data"])
+    job = jobs.find(_upload(client, "/api/doc/upload?model=east/2", None)["data"])
     assert job is not None
     assert job.record().options["model"] == "east/2"
-    assert _left(client, "/api/doc/upload", "models/config_korean.txt")["code"] == 108
+    assert _upload(client, "/api/doc/upload", "models/config_korean.txt")["code"] == 108
     assert json_of(client.get("/api/doc/get_options"))["ocr.language"]["default"] == "models/config_chinese.txt"
 
 
-def _left(client: FlaskClient, path: str, language: str | None) -> Any:
+def _upload(client: FlaskClient, path: str, language: str | None) -> Any:
     options = {} if language is None else {"ocr.language": language}
     form = {"file": (io.BytesIO(pdf(GRAY)), "a.pdf"), "json": json.dumps(options)}
     return json_of(client.post(path, data=form))
@@ -190,7 +190,7 @@ def test_the_parameters_of_a_tensor_choose_tier_and_language(client: FlaskClient
         assert readers(client.post("/v2/models/ocr/infer", json={**TENSOR, "parameters": parameters})) == ["north/1"]
 
 
-def test_a_repository_that_cannot_be_listed_names_no_path(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_repository_error_contains_no_path(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     failure = BadModel("The model repository /srv/models cannot be read: Stale file handle.")
     monkeypatch.setattr(WorkerModels, "list", Mock(side_effect=failure))
     response = client.get("/v1/ocr/models")
@@ -227,5 +227,5 @@ def test_an_engine_with_its_own_model_lists_no_models() -> None:
     selector = VersionSelector(control, WantedModel(control.catalogue().available[0].name))
     for asked in ({"model": "fake"}, {"tier": "small"}, {"lang": "en"}):
         with pytest.raises(UnknownModel, match="The engine fake has its own model"):
-            selector.select(replace(ReadOptions(), **asked))  # type: ignore[arg-type]  # texts are what they are
+            selector.select(replace(ReadOptions(), **asked))  # type: ignore[arg-type]  # names from the table
     selector.select(ReadOptions(lang="auto"))

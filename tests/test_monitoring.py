@@ -38,7 +38,7 @@ def table(heading: str) -> list[list[str]]:
 
 
 def promtool(*args: str, stdin: str = "") -> str:
-    """The output of promtool, which must succeed; skips if it is not installed."""
+    """Run promtool, which must succeed, and return its output; skips the test if it is not installed."""
     program = shutil.which("promtool")
     if program is None and os.environ.get("CI"):
         pytest.fail("promtool is missing; .ci/run installs it with prometheus")
@@ -49,11 +49,11 @@ def promtool(*args: str, stdin: str = "") -> str:
     return done.stdout
 
 
-def test_objective_counts_every_failure_by_the_services_fault() -> None:
+def test_objective_counts_every_failure_that_is_the_services_fault() -> None:
     importlib.import_module("ocrsvc.app")
     ours = {code for status, code in failures(OcrsvcError) if status in (500, 503, 504)}
-    nobodys = {code for kind in (OperatorError, Unreachable) for _, code in failures(kind)}
-    assert set(SERVICE_FAULTS) == (ours - nobodys) | {"internal"}
+    command_line_codes = {code for kind in (OperatorError, Unreachable) for _, code in failures(kind)}
+    assert set(SERVICE_FAULTS) == (ours - command_line_codes) | {"internal"}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_objective_counts_every_failure_by_the_services_fault() -> None:
 )
 def test_files_equal_the_output_of_their_commands(flag: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["metrics", flag]) == 0
-    assert file.read_text(encoding="utf-8") == capsys.readouterr().out, f"ocrsvc metrics {flag} > {file.name}"
+    assert file.read_text(encoding="utf-8") == capsys.readouterr().out, f"run: ocrsvc metrics {flag} > {file.name}"
 
 
 def test_metrics_command_lists_every_metric(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +94,7 @@ def test_rules_depend_on_the_objectives() -> None:
     assert 'le="0.5"' in burning["ocrsvc:slow_images:ratio_rate1h"]
 
 
-# That a service exposes all of them is tested in test_operators.py.
+# test_operators.py tests that a service exposes all metrics.
 def test_alerts_and_dashboard_use_existing_metrics() -> None:
     histograms = [metric.name for metric in METRICS if metric.kind == "histogram"]
     exposed = {metric.shown_name for metric in METRICS}

@@ -1,4 +1,4 @@
-"""The plug-in of OCRmyPDF: its contract of an engine, and whole runs of it, in its processes and by a service."""
+"""The OCRmyPDF plug-in: its engine interface, and whole runs, in OCRmyPDF's processes and with a service."""
 
 import os
 import subprocess
@@ -20,8 +20,8 @@ from ocrsvc.ocrmypdf_plugin import OcrsvcEngine, to_ocrmypdf_error
 from ocrsvc.results import Box, Line, Page, Word
 
 
-def leaning(left: float, top: float, right: float, bottom: float, down: float) -> Box:
-    """A box whose right side stands so many pixels lower than its left one."""
+def skewed_box(left: float, top: float, right: float, bottom: float, down: float) -> Box:
+    """A box whose right side is `down` px lower than its left one."""
     return ((left, top), (right, top + down), (right, bottom + down), (left, bottom))
 
 
@@ -57,20 +57,20 @@ def test_a_page_without_text_has_no_paragraph() -> None:
 
 def test_vertical_lines_have_an_angle_and_skewed_ones_a_baseline() -> None:
     up = Line("upwards", 0.9, ((10, 90), (10, 10), (20, 10), (20, 90)))
-    leans = Line("leaning", 0.9, leaning(0, 10, 100, 20, 10))
+    leans = Line("leaning", 0.9, skewed_box(0, 10, 100, 20, 10))
     first, second = to_tree(Page(100, 100, 0, (up, leans)), 72.0, 0).iter_by_class(OcrClass.LINE)
     assert (first.textangle, first.baseline) == (90.0, None)
     assert second.textangle is None
     assert second.baseline is not None
-    # It falls by 10 pixels in 100, and at the left it stands 10 above the lowest corner.
+    # The baseline falls by 10 px in 100 and starts 10 px above the lowest corner.
     assert (second.baseline.slope, second.baseline.intercept) == (0.1, -10)
 
 
 @pytest.mark.parametrize(("down", "degrees"), [(0, 0), (10, 5.711), (-10, -5.711)])
 def test_skew_is_the_median_of_the_lines(down: float, degrees: float) -> None:
-    lines = [Line("a line", 0.9, leaning(0, 10 * at, 100, 10 * at + 8, down)) for at in range(3)]
-    outlier = Line("a line", 0.9, leaning(0, 0, 100, 8, 70))
-    short = [Line("ab", 0.9, leaning(0, 0, 10, 8, 9))] * 5
+    lines = [Line("a line", 0.9, skewed_box(0, 10 * at, 100, 10 * at + 8, down)) for at in range(3)]
+    outlier = Line("a line", 0.9, skewed_box(0, 0, 100, 8, 70))
+    short = [Line("ab", 0.9, skewed_box(0, 0, 10, 8, 9))] * 5
     assert skew_of(Page(100, 100, 0, (*lines, outlier, *short))) == pytest.approx(degrees, abs=0.001)
 
 
@@ -86,7 +86,7 @@ def test_orientation_is_opposite_to_the_pages_angle() -> None:
         (errors.BrokenImage("Damaged."), InputFileError),
         (errors.ImageTooLarge("Large."), InputFileError),
         (errors.QueueFull("Full.", retry_after_s=3), SubprocessOutputError),
-        (errors.Unreachable("Nobody there."), SubprocessOutputError),
+        (errors.Unreachable("No answer."), SubprocessOutputError),
         (errors.EngineFailed("Failed."), SubprocessOutputError),
     ],
 )
@@ -131,7 +131,7 @@ def test_service_works_with_the_other_renderer(tmp_path: Path) -> None:
     with run_server({"OCRSVC_ENGINE": "fake"}) as server:
         done = ocrmypdf("--ocrsvc-url", server.url, *words)
         assert done.returncode == 0, done.stderr
-        # The fake engine's first line is the size of the image.
+        # The fake engine's first line is the image's size, such as 640x480.
         assert "x" in texts(tmp_path / "out.pdf")[0]
 
 

@@ -1,4 +1,4 @@
-"""The addresses that Open WebUI's engines for documents call: PaddleOCR-VL's, MinerU's, and the external loader's."""
+"""The routes that Open WebUI's document engines call: PaddleOCR-VL's, MinerU's, and the external loader's."""
 
 import base64
 import io
@@ -37,7 +37,7 @@ def holds(found: Any, expected: Any) -> bool:
 
 
 @pytest.mark.parametrize(("path", "row", "status", "expected"), EXCHANGES)
-def test_exchanges(client: FlaskClient, path: str, row: dict[str, Any], status: int, expected: Any) -> None:
+def test_requests_are_answered(client: FlaskClient, path: str, row: dict[str, Any], status: int, expected: Any) -> None:
     sent = filled(row, **FILES)
     if files := sent.pop("files", None):
         parts = [(io.BytesIO(base64.b64decode(file)), name) for name, file in files.items()]
@@ -49,7 +49,7 @@ def test_exchanges(client: FlaskClient, path: str, row: dict[str, Any], status: 
     assert holds(json_of(response), expected), response.text
 
 
-def test_layout_parsing_answers_tables_as_html() -> None:
+def test_layout_parsing_returns_tables_as_html() -> None:
     places = [box(0, 0, 20, 10), box(30, 0, 50, 10), box(0, 20, 20, 30), box(30, 20, 50, 30)]
     cells = tuple(Cell(at // 2, at % 2, 1, 1, place, str(at), (at,)) for at, place in enumerate(places))
     lines = tuple(Line(str(at), 1.0, place) for at, place in enumerate(places))
@@ -60,7 +60,7 @@ def test_layout_parsing_answers_tables_as_html() -> None:
     assert block["block_content"].count("<td>") == 4
 
 
-def test_text_files_count_as_held_in_memory() -> None:
+def test_text_files_count_towards_request_memory() -> None:
     with running_app(Settings(request_memory_bytes=4 << 20, max_body_bytes=2 << 20)) as app:
         for size, status in ((1 << 18, 200), (1 << 19, 413)):
             assert app.test_client().put("/process", data=b"a" * size).status_code == status

@@ -1,4 +1,4 @@
-"""Health, metrics, /ops and their access, and the commands `ocrsvc status` and `recycle`."""
+"""Health, metrics, /ops and access to them, and the commands `ocrsvc status` and `recycle`."""
 
 import json
 import os
@@ -30,11 +30,11 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.telemetry.metrics import METRICS
 
 _ANSWER_S = 20.0
-ELSEWHERE = {"REMOTE_ADDR": "192.0.2.7"}
+REMOTE_CALLER = {"REMOTE_ADDR": "192.0.2.7"}
 
 
 def samples(text: str) -> dict[str, float]:
-    """Every sample of an exposition, by its name and sorted labels: `name{a=1,b=2}`."""
+    """Samples of a metrics page by name and sorted labels: `name{a=1,b=2}`."""
     return {
         sample.name
         + (f"{{{','.join(f'{k}={v}' for k, v in sorted(sample.labels.items()))}}}" if sample.labels else ""): (
@@ -106,12 +106,12 @@ def test_requests_and_failures_count_by_adapter_status_and_code() -> None:
         client = app.test_client()
         client.post("/v1/ocr", data=png())
         client.post("/v1/ocr", data=b"no image")
-        # One image fails, and the request does not.
+        # One image fails, but the request succeeds.
         client.post("/v1/ocr", json={"images": [as_base64(png()), as_base64(b"no image at all")]})
         client.post("/api/tr-run/", data={"img": as_base64(png())})
         client.post("/api/trocr")
         client.get("/nowhere")
-        assert numbers_of(app)["ocrsvc_in_flight_requests"] == 1, "the one that asks"
+        assert numbers_of(app)["ocrsvc_in_flight_requests"] == 1, "only /metrics itself"
     client.post("/v1/ocr", data=png())
     found = numbers_of(app)
     assert {key: count for key, count in found.items() if key.startswith("ocrsvc_requests_total{adapter=")} == {
@@ -149,8 +149,8 @@ def test_ops_setting_controls_access(path: str, ops: Any, here: int, elsewhere: 
     with running_app(Settings(ops=ops)) as app:
         client = app.test_client()
         assert client.get(path).status_code == here
-        response = client.get(path, environ_base=ELSEWHERE)
-        assert client.get("/healthz", environ_base=ELSEWHERE).status_code == 200
+        response = client.get(path, environ_base=REMOTE_CALLER)
+        assert client.get("/healthz", environ_base=REMOTE_CALLER).status_code == 200
     assert response.status_code == elsewhere
     if elsewhere == 403:
         assert json_of(response)["code"] == "local_only"
@@ -196,7 +196,7 @@ def test_every_worker_reports_waiting_images() -> None:
         clients = [threading.Thread(target=post, args=(server,)) for _ in range(3)]
         for client in clients:
             client.start()
-        wait_until(lambda: numbers(server)["ocrsvc_queue_waiting_images"] == 2, "two wait")
+        wait_until(lambda: numbers(server)["ocrsvc_queue_waiting_images"] == 2, "two images wait")
         for client in clients:
             client.join()
         assert numbers(server)["ocrsvc_queue_waiting_images"] == 0

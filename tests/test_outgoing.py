@@ -1,4 +1,4 @@
-"""Addresses that callers name: which are asked, that the checked address is the one connected to, and the bounds."""
+"""URLs from callers: which hosts are contacted, that only the checked address is connected to, and the limits."""
 
 import gzip
 import logging
@@ -29,7 +29,7 @@ from ocrsvc.errors import BodyTooLarge, ClientGone, DeadlineExceeded, OcrsvcErro
 from ocrsvc.settings.load import read_settings
 
 ADDRESSES: dict[str, list[str]] = read_data("addresses.json")
-"""Those not public are ways to this machine, to the networks around it, or to nothing; refused URLs name no host."""
+""""not public" addresses lead to this machine, to private networks, or nowhere; "refused" URLs have no valid host."""
 URLS = data_of("outgoing_urls")
 REDIRECTS = [
     *((location, UrlUnavailable) for location in URLS["redirects"]["unreachable"]),
@@ -39,19 +39,19 @@ REFUSED_URLS = [*ADDRESSES["refused"], "http://" + "a." * 127 + "org/", "http://
 
 
 @pytest.mark.parametrize("address", [*ADDRESSES["public"], *ADDRESSES["not public"]])
-def test_only_addresses_of_the_internet_are_public(address: str) -> None:
+def test_only_internet_addresses_are_public(address: str) -> None:
     assert is_public(ip_address(address)) is (address in ADDRESSES["public"])
 
 
 @pytest.mark.parametrize("text", REFUSED_URLS)
 def test_malformed_or_ambiguous_urls_are_refused(text: str) -> None:
-    # "#" ends what counts: whatever follows belongs to nobody.
+    # The host ends at "#", so text after it must not count as the host.
     with pytest.raises(UrlRefused):
         open_policy("example.org").check_url(text)
 
 
 @pytest.mark.parametrize(("text", "host", "port", "target"), URLS["parts"])
-def test_the_parts_of_a_url(text: str, host: str, port: int, target: str) -> None:
+def test_a_url_is_split_into_host_port_and_target(text: str, host: str, port: int, target: str) -> None:
     url = parse_url(text)
     assert (url.host, url.port, url.target) == (host, port, target)
 
@@ -67,7 +67,7 @@ def test_only_allowed_hosts_are_contacted(hosts: str, allowed: list[str], refuse
             policy.check_url(text)
 
 
-def test_callbacks_have_a_list_and_networks_of_their_own() -> None:
+def test_callbacks_have_separate_hosts_and_networks() -> None:
     settings = read_settings({"OCRSVC_CALLBACK_HOSTS": "a.example", "OCRSVC_CALLBACK_PRIVATE": "10.0.0.0/8"})
     assert not policy_of_files(settings).is_on
     policy = policy_of_callbacks(settings)
@@ -76,13 +76,13 @@ def test_callbacks_have_a_list_and_networks_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("text", ["http://example.org", "example.org/a", "a b", "*.", "*example.org", "a:0", "a:b"])
-def test_settings_that_name_no_hosts_or_no_networks_stop_the_start(text: str) -> None:
+def test_invalid_hosts_or_networks_in_settings_stop_the_start(text: str) -> None:
     for environ in ({"OCRSVC_URL_HOSTS": text}, {"OCRSVC_URL_PRIVATE": "10.0.0.1/8"}):
         with pytest.raises(OcrsvcError, match=next(iter(environ))):
             read_settings(environ)
 
 
-def test_a_fetched_file_has_its_name_and_type_and_no_caller_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetched_file_has_name_and_type_and_the_request_names_no_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     answer = response(b"page", "Content-Type: Image/PNG; a=b", 'Content-Disposition: inline; filename="../x/a b.png"')
@@ -102,21 +102,21 @@ def test_a_file_is_named_by_the_end_of_its_path(path: str, name: str) -> None:
         assert fetch_file(server.url + path, local_policy(), 60).name == name
 
 
-def test_a_name_is_looked_up_by_the_system_s_resolver() -> None:
+def test_names_are_resolved_by_the_system() -> None:
     assert ip_address("127.0.0.1") in look_up("localhost")
     with serving(response(b"found")) as server:
         url = server.url.replace("127.0.0.1", "localhost")
         assert fetch_file(url, local_policy("localhost"), 10.0).data == b"found"
 
 
-def test_each_address_of_a_name_counts_once_and_without_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolved_addresses_are_unique_and_have_no_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ("fe80::1%eth0", "::1", "::1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_asked, **_how: found)
     assert look_up("a.example") == [ip_address("fe80::1"), ip_address("::1")]
 
 
 def resolving(*answers: str) -> Any:
-    """Gives each name the addresses of its next answer: what a name server of an attacker's does."""
+    """A look-up that returns these answers in turn, as an attacker's name server does."""
     left = list(answers)
 
     def look_up(_host: str) -> Any:
@@ -130,7 +130,7 @@ def test_a_name_is_looked_up_once_and_the_checked_address_is_connected_to() -> N
         policy = replace(
             local_policy("rebind.example"), private=(ip_network("127.0.0.2/32"),), look_up=resolving("127.0.0.2")
         )
-        # A second look-up would fail the test: there is no second answer.
+        # A second look-up would fail, because there is no second answer.
         assert fetch_file(f"http://rebind.example:{server.port}/", policy, 60).data == b"x"
         assert b"Host: rebind.example:%d\r\n" % server.port in server.heads[0]
 
@@ -146,8 +146,8 @@ def test_a_name_with_a_private_address_is_not_connected_to(addresses: str) -> No
         assert server.heads == []
 
 
-def test_an_address_of_this_machine_is_not_connected_to_although_it_is_public(monkeypatch: pytest.MonkeyPatch) -> None:
-    # No machine of the tests has a public address: one of its own is taken for public instead.
+def test_a_public_address_of_this_machine_is_not_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Test machines have no public address, so treat a local one as public.
     monkeypatch.setattr("ocrsvc.connections.policy.is_public", lambda _address: True)
     with serving(response(b"secret")) as server, pytest.raises(UrlUnavailable):
         fetch_file(server.url, open_policy(), 60)
@@ -159,20 +159,20 @@ def test_private_hosts_get_one_error_and_the_log_hides_the_url(caplog: pytest.Lo
         raise socket.gaierror(-2, "Name or service not known")
 
     with serving(response(b"secret")) as server:
-        ways = [
+        cases = [
             (f"http://127.0.0.1:{server.port}/", open_policy()),
             ("http://127.0.0.1:1/hidden?token=hidden", open_policy()),
             ("http://10.255.255.1:1/", open_policy()),
             ("http://gone.example/", replace(open_policy(), look_up=unknown)),
-            # Allowed, and closed.
+            # Allowed, but the port is closed.
             ("http://127.0.0.1:1/", local_policy()),
         ]
-        told = set()
-        for url, policy in ways:
+        messages = set()
+        for url, policy in cases:
             with caplog.at_level(logging.INFO, "ocrsvc.connections"), pytest.raises(UrlUnavailable) as caught:
                 fetch_file(url, policy, 60)
-            told.add(str(caught.value))
-    assert told == {"The host of the URL cannot be reached. Check the address, or send the file itself."}
+            messages.add(str(caught.value))
+    assert messages == {"The host of the URL cannot be reached. Check the address, or send the file itself."}
     assert "host=127.0.0.1" in caplog.text
     assert "hidden" not in caplog.text
 
@@ -185,7 +185,7 @@ def test_redirect_targets_are_checked(location: str, error: type[OcrsvcError]) -
     assert len(server.heads) == 1
 
 
-def test_a_name_that_a_redirect_leads_back_to_is_looked_up_and_checked_again() -> None:
+def test_a_redirect_to_the_same_name_is_resolved_and_checked_again() -> None:
     with serving(redirect("http://a.example:1/")) as server:
         policy = replace(local_policy("a.example"), look_up=resolving("127.0.0.1", "10.0.0.1"))
         with pytest.raises(UrlUnavailable, match="cannot be reached"):
@@ -193,11 +193,11 @@ def test_a_name_that_a_redirect_leads_back_to_is_looked_up_and_checked_again() -
 
 
 def test_a_few_redirects_are_followed_and_a_loop_ends() -> None:
-    def lead_on(sock: socket.socket, head: bytes) -> None:
+    def redirect_again(sock: socket.socket, head: bytes) -> None:
         left = int(head.split()[1][1:])
         sock.sendall(redirect(f"/{left - 1}") if left else response(b"x"))
 
-    with serving(lead_on) as server:
+    with serving(redirect_again) as server:
         assert fetch_file(f"{server.url}/3", local_policy(), 60).data == b"x"
         with pytest.raises(UrlUnavailable, match="more than 3 times"):
             fetch_file(f"{server.url}/9", local_policy(), 60)
@@ -232,14 +232,14 @@ def endless(piece: bytes) -> Any:
         *((text.encode(), UrlUnavailable) for text in URLS["broken"]),
     ],
 )
-def test_an_answer_that_is_too_large_or_broken_ends_within_its_bounds(answer: Any, error: type[OcrsvcError]) -> None:
+def test_a_too_large_or_broken_answer_is_refused_within_the_limit(answer: Any, error: type[OcrsvcError]) -> None:
     taken: list[int] = []
     with serving(answer) as server, pytest.raises(error):
         fetch_file(server.url, local_policy(), 60, take=taken.append)
     assert sum(taken) <= 1 << 20
 
 
-def test_a_packed_file_is_unpacked_within_the_bounds() -> None:
+def test_a_compressed_file_is_unpacked() -> None:
     data = bytes(range(256)) * 4096
     with serving(response(gzip.compress(data, mtime=0), "Content-Encoding: GZIP")) as server:
         assert fetch_file(server.url, local_policy(), 60).data == data
@@ -263,7 +263,7 @@ def test_slow_server_is_cut_off_at_the_deadline(head: bytes) -> None:
             fetch_file(server.url, replace(local_policy(), max_s=0.15), 60)
         with pytest.raises(DeadlineExceeded):
             fetch_file(server.url, local_policy(), 0.15)
-        # Half of the time for which it drips.
+        # The server drips for 30 s.
         assert time.monotonic() - began_s < 15
 
 
@@ -279,7 +279,7 @@ def test_hanging_resolver_is_cut_off_at_the_deadline() -> None:
     hanging.set()
 
 
-def test_a_fetch_ends_when_its_client_is_gone_or_no_memory_is_left() -> None:
+def test_a_fetch_ends_if_the_client_disconnects_or_memory_runs_out() -> None:
     def check() -> None:
         if server.heads:
             raise ClientGone("The client has gone.")
@@ -299,7 +299,7 @@ def authority() -> trustme.CA:
 
 
 def tls_policy(authority: trustme.CA, host: str) -> OutgoingPolicy:
-    """One that trusts the authority, and takes every name for this machine's."""
+    """A policy that trusts the authority and resolves every name to 127.0.0.1."""
 
     def make() -> ssl.SSLContext:
         context = ssl.create_default_context()
@@ -331,7 +331,7 @@ def test_a_redirect_from_https_to_http_is_not_followed(authority: trustme.CA) ->
         fetch_file(f"https://a.example:{server.port}/", tls_policy(authority, "a.example"), 60)
 
 
-def test_a_post_gives_the_status_and_follows_no_redirect() -> None:
+def test_a_post_returns_the_status_and_follows_no_redirect() -> None:
     with serving(redirect("http://127.0.0.1:1/")) as server:
         status = post(f"{server.url}/hook", b"{}", {"Content-Type": "application/json"}, local_policy(), 60)
     assert status == 302

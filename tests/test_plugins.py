@@ -1,4 +1,4 @@
-"""A package of its own adds an engine and two formats: docs/examples/plugin, under a real gunicorn."""
+"""An installed package, docs/examples/plugin, adds an engine and two formats to a real gunicorn service."""
 
 import ast
 import json
@@ -40,7 +40,7 @@ CHECKS = (
     "deadline",
 )
 
-# What entry points of the tests below name.
+# Targets of the tests' entry points.
 GOOD = EngineEntry("good", "nowhere:open_good")
 TAKEN = EngineEntry("fake", "nowhere:open_fake")
 RESERVED = EngineEntry("none", "nowhere:open_none")
@@ -48,13 +48,13 @@ LOUD = EngineEntry("Loud engine", "nowhere:open_loud")
 
 
 class Workers(SettingsGroup, title="Engine good"):
-    """Settings with a name that the service has already."""
+    """Settings with a name that the service already uses."""
 
     workers: int = setting(1, "Workers.")
 
 
 class Untitled(SettingsGroup):
-    """Settings without a heading."""
+    """A settings group without a heading."""
 
     good_size: int = setting(1, "Size.")
 
@@ -75,7 +75,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def page() -> bytes:
-    """A page with a large QR code above a small one; each module has so many pixels."""
+    """A page with a large QR code (8 px per module) above a small one (4 px)."""
     pixels = np.full((600, 900), 255, np.uint8)
     for text, scale, x, y in (("a large one", 8, 50, 40), ("a small one", 4, 600, 350)):
         square = cast(Pixels, cv2.QRCodeEncoder.create().encode(text)).repeat(scale, axis=0).repeat(scale, axis=1)
@@ -92,7 +92,7 @@ def server(request: pytest.FixtureRequest, python: str) -> Iterator[Server]:
         "OCRSVC_WORKERS": "1",
         "OCRSVC_QR_MIN_SIDE_PX": "100",
         "OCRSVC_CSV_SEPARATOR": "semicolon",
-        # A percentage reaches an engine's process as every other setting does.
+        # A percentage must also reach an engine's child process.
         "OCRSVC_RSS_SOFT_BYTES": "80%",
     }
     with start_server(env, python=python) as server:
@@ -101,7 +101,7 @@ def server(request: pytest.FixtureRequest, python: str) -> Iterator[Server]:
         assert server.stop() == 0, server.log
 
 
-def test_a_line_recognizer_of_a_package_reads_with_a_model_of_ones_own(python: str) -> None:
+def test_a_packaged_line_recognizer_reads_with_a_configured_model(python: str) -> None:
     model = ROOT / "ocrsvc" / "engines" / "ppocr" / "weights" / "PP-OCRv6_rec_tiny.onnx"
     env = {"OCRSVC_ENGINE": "ctc", "OCRSVC_CTC_MODEL": str(model)}
     done = ocrsvc("read", ROOT / "tests" / "pages" / "notice.png", "--json", python=python, **env)
@@ -117,7 +117,7 @@ def test_the_engine_reads_a_page_over_the_native_api(server: Server) -> None:
     assert answer["engine"]["name"] == "qr"
     [line] = answer["pages"][0]["lines"]
     assert (line["text"], line["confidence"]) == ("a large one", 1.0)
-    # Two modules of margin, of eight pixels each; 21 modules a side.
+    # Modules of 8 px: two of margin, 21 a side.
     assert np.allclose(line["box"], [(66, 56), (233, 56), (233, 223), (66, 223)], atol=1)
 
 
@@ -141,7 +141,7 @@ def test_a_page_is_written_in_the_new_output_format(server: Server) -> None:
         assert '"annotations"' in requests.get(f"{server.url}/{path}", timeout=_ANSWER_S).text
 
 
-def test_version_and_metrics_tell_their_names(server: Server) -> None:
+def test_version_and_metrics_contain_the_plug_ins_names(server: Server) -> None:
     requests.post(f"{server.url}/csv", data=page(), timeout=_ANSWER_S)
     assert requests.get(f"{server.url}/version", timeout=_ANSWER_S).json()["engine"]["name"] == "qr"
     metrics = requests.get(f"{server.url}/metrics", timeout=_ANSWER_S).text
@@ -150,7 +150,7 @@ def test_version_and_metrics_tell_their_names(server: Server) -> None:
     assert 'name="qr"' in next(line for line in metrics.splitlines() if line.startswith("ocrsvc_engine_info{"))
 
 
-def test_their_settings_are_listed_and_described(python: str) -> None:
+def test_plug_in_settings_are_listed_and_described(python: str) -> None:
     done = ocrsvc("settings", python=python, OCRSVC_QR_MIN_SIDE_PX="12")
     assert (done.returncode, done.stderr) == (0, "")
     assert "OCRSVC_QR_MIN_SIDE_PX = 12 pixels  (environment)" in done.stdout.splitlines()
@@ -163,7 +163,7 @@ def test_their_settings_are_listed_and_described(python: str) -> None:
     assert (qr.startswith("Engine qr\n"), csv.startswith("Adapter csv\n")) == (True, True)
 
 
-def test_their_settings_are_read_from_the_file_and_checked(python: str, tmp_path: Path) -> None:
+def test_plug_in_settings_are_read_from_the_file_and_checked(python: str, tmp_path: Path) -> None:
     file = tmp_path / "ocrsvc.toml"
     file.write_text('qr_min_side_px = 7\ncsv_separator = "colon"\n', encoding="utf-8")
     done = ocrsvc("settings", python=python, OCRSVC_CONFIG=str(file), OCRSVC_QR_MIN_SIDE="1")
@@ -176,7 +176,7 @@ def test_their_settings_are_read_from_the_file_and_checked(python: str, tmp_path
     )
 
 
-def test_check_opens_the_engine_and_tells_where_plug_ins_come_from(python: str) -> None:
+def test_check_opens_the_engine_and_lists_plug_ins_with_their_package(python: str) -> None:
     done = ocrsvc("check", python=python, OCRSVC_ENGINE="qr")
     assert done.returncode == 0, done.stderr
     names = ("engine ctc", "engine qr", "adapter csv", "format annotations")
@@ -184,7 +184,7 @@ def test_check_opens_the_engine_and_tells_where_plug_ins_come_from(python: str) 
     assert "  qr: opens (opencv " in done.stdout
 
 
-def test_the_engine_reads_as_an_engine_must(python: str, tmp_path: Path) -> None:
+def test_the_example_engine_passes_check_read(python: str, tmp_path: Path) -> None:
     (tmp_path / "page.png").write_bytes(page())
     done = ocrsvc("check", "--engine", "qr", "--read", tmp_path / "page.png", python=python)
     assert (done.returncode, done.stderr) == (0, "")
@@ -192,7 +192,7 @@ def test_the_engine_reads_as_an_engine_must(python: str, tmp_path: Path) -> None
 
 
 def broken(folder: Path, group: str, entry: str) -> dict[str, str]:
-    """An installed package, in a folder of its own, whose entry point is this expression; the variable that adds it."""
+    """Write a package whose entry point is this expression; returns the PYTHONPATH that installs it."""
     about = folder / "broken-0.1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 0.1\n", encoding="utf-8")
@@ -203,9 +203,7 @@ def broken(folder: Path, group: str, entry: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("group", "entry", "sentence"), data_of("plugins")["unusable"])
-def test_an_installed_plug_in_that_cannot_be_used_stops_the_start(
-    tmp_path: Path, group: str, entry: str, sentence: str
-) -> None:
+def test_an_unusable_installed_plug_in_stops_the_start(tmp_path: Path, group: str, entry: str, sentence: str) -> None:
     with start_server(broken(tmp_path, f"ocrsvc.{group}", entry)) as server:
         assert server.wait_for_exit() == 78
     message = rf"The plug-in bent = broken:ENTRY \(entry point ocrsvc.{group} of broken 0.1\) {sentence}"
@@ -214,14 +212,14 @@ def test_an_installed_plug_in_that_cannot_be_used_stops_the_start(
 
 
 @pytest.mark.parametrize(("group", "entry"), data_of("plugins")["missing"])
-def test_what_an_entry_names_and_does_not_exist_stops_the_start(tmp_path: Path, group: str, entry: str) -> None:
+def test_an_entry_with_a_missing_target_stops_the_start(tmp_path: Path, group: str, entry: str) -> None:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE": "bent" if group == "engines" else "fake"}
     with start_server(env | broken(tmp_path, f"ocrsvc.{group}", entry)) as server:
         assert server.wait_for_exit() == 3
     assert server.wait_for("broken:open_bent cannot be loaded: AttributeError: module 'broken' has no attribute")
 
 
-def test_an_entry_that_cannot_be_used_is_refused() -> None:
+def test_an_unusable_entry_is_refused() -> None:
     for names in (["TAKEN"], ["RESERVED"], ["LOUD"], ["PACKAGE"], ["MISSING"], ["GOOD", "GOOD"]):
         points = [EntryPoint(name, f"test_plugins:{name}", "ocrsvc.engines") for name in names]
         with pytest.raises(EntryError, match=rf"The plug-in {names[0]} = test_plugins:{names[0]} \(entry point ocrsvc"):
@@ -229,14 +227,14 @@ def test_an_entry_that_cannot_be_used_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("group", "sentence"), data_of("plugins")["settings"])
-def test_settings_that_cannot_be_used_are_refused(monkeypatch: pytest.MonkeyPatch, group: str, sentence: str) -> None:
+def test_unusable_plug_in_settings_are_refused(monkeypatch: pytest.MonkeyPatch, group: str, sentence: str) -> None:
     entry = AdapterEntry("good", None, "", settings=group)
     monkeypatch.setattr("ocrsvc.settings.settings.adapters", lambda: {"good": entry})
     with pytest.raises(SettingsError, match=sentence):
         settings_class.__wrapped__()
 
 
-def test_stable_modules_have_their_names_and_are_all_that_the_example_needs() -> None:
+def test_stable_names_exist_and_suffice_for_the_example() -> None:
     text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(ocrsvc[\w.]*)` \| (`.+`) \|$", text, re.MULTILINE)
     stable = {(module, name) for module, names in rows for name in re.findall(r"`(\w+)`", names)}
@@ -249,8 +247,8 @@ def test_stable_modules_have_their_names_and_are_all_that_the_example_needs() ->
     assert (ROOT / "ocrsvc" / "py.typed").is_file()
 
 
-def marks(pixels: Pixels) -> Page:
-    """What an engine without faults reads: the frame of all that is dark."""
+def correct_reading(pixels: Pixels) -> Page:
+    """The reading of a correct engine: one line around all dark pixels."""
     (height, width), dark = pixels.shape[:2], np.argwhere(pixels.reshape(*pixels.shape[:2], -1)[:, :, 0] < 128)
     if not len(dark):
         return Page(width, height, 0, ())
@@ -258,8 +256,8 @@ def marks(pixels: Pixels) -> Page:
     return Page(width, height, 0, (Line("mark", 1.0, ((left, top), (right, top), (right, bottom), (left, bottom))),))
 
 
-class Marks:
-    """A handle whose pages have a fault: new values of each page or of its lines, or one by name."""
+class FaultyHandle:
+    """A handle with a fault: replaced values in each page or its lines, or a named misbehaviour."""
 
     def __init__(self, fault: str, page: dict[str, Any], line: dict[str, Any]) -> None:
         self._fault, self._page, self._line = fault, page, line
@@ -271,24 +269,24 @@ class Marks:
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | OcrsvcError]:
         if self._fault == "raises":
             raise ValueError("no good")
-        return [self._answer(task) for task in tasks if self._fault != "forgets"]
+        return [self._answer(task) for task in tasks if self._fault != "returns nothing"]
 
     def _answer(self, task: ReadTask) -> Page | OcrsvcError:
         try:
             task.check()
         except OcrsvcError as error:
-            if self._fault != "goes on":
+            if self._fault != "ignores check":
                 return error
-        page = marks(np.zeros_like(task.image.pixels) if self._fault == "dreams" else task.image.pixels)
+        page = correct_reading(np.zeros_like(task.image.pixels) if self._fault == "hallucinates" else task.image.pixels)
         return replace(page, lines=tuple(replace(line, **self._line) for line in page.lines), **self._page)
 
 
 @pytest.mark.parametrize(("fault", "page", "line", "failed", "said"), data_of("faulty_engines"))
-def test_a_fault_of_an_engine_is_named(
+def test_check_read_names_an_engines_fault(
     fault: str, page: dict[str, Any], line: dict[str, Any], failed: list[str], said: str
 ) -> None:
     pixels = np.full((60, 100, 3), 255, np.uint8)
     pixels[10:20, 20:70] = 0
-    faults = {name: named for name, _, named in check_reading(Marks(fault, page, line), pixels) if named}
+    faults = {name: named for name, _, named in check_reading(FaultyHandle(fault, page, line), pixels) if named}
     assert list(faults) == failed
     assert said in "".join(faults.values())

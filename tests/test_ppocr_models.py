@@ -1,4 +1,4 @@
-"""ppocr reads with the parts that a version of a model has, whatever their graphs; what is no model is refused."""
+"""ppocr reads with a model version's detector and recognizer, whatever their graphs; invalid models are refused."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ RUNTIMES = [
 def a_version(
     repository: Path, number: int = 1, model: str = WITH_FILE, name: str = "mine", **files: bytes
 ) -> ModelVersion:
-    """A version of four classes, blank, 甲, 乙 and space, which reads 乙; `files` replace its own."""
+    """A version with the classes blank, 甲, 乙 and space that reads 乙; `files` replace its files."""
     own = {"det": make_detector(), "rec": make_recognizer(2, 4), "dict": "甲\n乙\n".encode(), **files}
     named = {"det": "det.onnx", "rec": "rec.onnx", "dict": "dict.txt"}
     return make_version(repository, name, number, model, {named[part]: content for part, content in own.items()})
@@ -95,7 +95,7 @@ def test_a_model_is_read_with_its_own_dictionary(tmp_path: Path, isolation: str)
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("end", ["product", "convolution", "scores", "product and transpose"])
-def test_every_end_of_a_graph_is_read_by_either_decoder(tmp_path: Path, runtime: Mapping[str, str], end: End) -> None:
+def test_both_decoders_read_every_kind_of_final_nodes(tmp_path: Path, runtime: Mapping[str, str], end: End) -> None:
     version = a_version(tmp_path / "models", rec=make_recognizer(1, 4, end=end))
     with opened(version, tmp_path / "cache", **runtime) as handle:
         assert [read(handle, decoder=decoder).text for decoder in ("greedy", "beam")] == ["甲", "甲"]
@@ -109,7 +109,7 @@ def test_graphs_of_all_opsets_are_rewritten(tmp_path: Path, opset: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["product", "convolution"])
-def test_the_code_for_gpus_reads_with_other_models_too(tmp_path: Path, end: End) -> None:
+def test_the_gpu_pipeline_reads_with_other_models(tmp_path: Path, end: End) -> None:
     model = WITH_FILE + "height_px = 32\nmean = [0.4, 0.5, 0.6]\n"
     version = a_version(tmp_path, model=model, rec=make_recognizer(2, 4, height=32, end=end))
     engine = PpocrEngine(SessionConfig("cpu", batched=True), imaging="numpy", parts=read_parts(version))
@@ -133,7 +133,7 @@ def test_other_models_are_converted_to_half_precision(tmp_path: Path, end: End) 
     assert sure.min() > 0.99
 
 
-def test_a_dictionary_keeps_spaces_and_does_without_one_of_its_own(tmp_path: Path) -> None:
+def test_a_dictionary_keeps_its_spaces_and_need_not_add_one(tmp_path: Path) -> None:
     model = WITH_FILE + "adds_space = false\n"
     version = a_version(tmp_path / "models", model=model, dict="甲\r\n\u3000\r\n丙".encode())
     with opened(version, tmp_path / "cache") as handle:
@@ -144,7 +144,7 @@ def test_a_dictionary_keeps_spaces_and_does_without_one_of_its_own(tmp_path: Pat
 
 
 @pytest.mark.parametrize("height", [32, 96])
-def test_lines_are_as_tall_as_the_recognizer_takes_them(tmp_path: Path, height: int) -> None:
+def test_lines_are_scaled_to_the_recognizers_height(tmp_path: Path, height: int) -> None:
     version = a_version(
         tmp_path / "models", model=WITH_FILE + f"height_px = {height}\n", rec=make_recognizer(2, 4, height=height)
     )
@@ -164,7 +164,7 @@ def test_two_models_in_one_process_are_not_mixed(tmp_path: Path, runtime: Mappin
     cache = tmp_path / "cache"
     with opened(one, cache, **runtime) as a, opened(other, cache, **runtime) as b, opened(more, cache, **runtime) as c:
         texts = [[read(handle, decoder=decoder).text for handle in (a, b, c)] for decoder in ("greedy", "beam")]
-    # The class after the last text of a dictionary is the space.
+    # The middle text is empty: the class after a dictionary's last entry is the space.
     assert texts == [["甲", "", "乙"], ["甲", "", "乙"]]
 
 
@@ -242,7 +242,7 @@ def test_pixels_are_normalised_as_described() -> None:
 
 
 @pytest.mark.skipif(not openvino_session.is_installed(), reason="the package openvino is not installed")
-def test_openvino_makes_the_same_tensor_of_pixels(tmp_path: Path) -> None:
+def test_openvino_normalises_pixels_in_the_same_way(tmp_path: Path) -> None:
     version = a_version(tmp_path, det=make_detector(sharpness=0.5))
     described = Detection(file="det.onnx", mean=IMAGENET.mean, std=IMAGENET.std)
     part = ModelPart(version, described, version.read(described.file))
@@ -253,7 +253,7 @@ def test_openvino_makes_the_same_tensor_of_pixels(tmp_path: Path) -> None:
     assert np.allclose(maps[0], maps[1], atol=1e-5)
 
 
-def test_thresholds_decide_on_lines_and_their_extent() -> None:
+def test_thresholds_determine_lines_and_their_height() -> None:
     probabilities = np.zeros((96, 320), np.float32)
     probabilities[40:56, 40:280] = 0.55
 

@@ -1,4 +1,4 @@
-"""Reading order, on pages laid out by hand, with rules too, and on hundreds of drawn layouts whose order is known."""
+"""Reading order of hand-made layouts, with and without rules, and of hundreds of drawn pages with known order."""
 
 import random
 import time
@@ -24,19 +24,19 @@ VIEWS = (
     View(slant=-3),
     View(slant=1, keystone=0.12),
     View(slant=-4, keystone=0.08),
-)  # Of ten pages, by chance, one: a footer is taken for the article's, rows of cells for lines of one cell.
+)  # One of ten pages fails by chance: a footer is joined to the article, rows of cells to one cell's lines.
 ONE_PAGE_FAILS = ("sidebar_left", "table_of_paragraphs", "receipt_of_wrapped_names")
 
 
 def cer_of(kind: str, seed: int, view: View) -> float:
-    """How far the order of a drawn page, its boxes shaken as a detector's and shuffled, is from its own."""
+    """Error rate of the order found for a drawn page with jittered, shuffled boxes."""
     source = random.Random(f"{kind}/{seed}")
     sheet = Sheet(source, chinese=seed % 3 == 2)
     KINDS[kind](sheet)
     lines = source.sample(sheet.lines, len(sheet.lines))
     matrix = view.matrix(WIDTH, HEIGHT)
     quads, rules = quads_of(lines, matrix, source), rules_of(sheet.rules, matrix)
-    if kind == "vertical_chinese":  # as page.py turns a page most of whose lines run downwards
+    if kind == "vertical_chinese":  # page.py rotates pages of mostly vertical lines in the same way
         quads = np.stack([quads[..., 1], 2 * WIDTH - quads[..., 0]], axis=-1)
     level = level_quads(quads, rules)
     order = reading_order(level[: len(lines)], [line.text for line in lines], level[len(lines) :])
@@ -44,7 +44,7 @@ def cer_of(kind: str, seed: int, view: View) -> float:
 
 
 def column(left: float, top: float, rows: int, width: float = 200) -> list[Frame]:
-    """Rows 10 px tall and 14 px apart."""
+    """Frames of rows 10 px tall, with a pitch of 14 px."""
     return [(left, top + 14 * row, left + width, top + 14 * row + 10) for row in range(rows)]
 
 
@@ -78,7 +78,7 @@ def scattered(count: int, width: float) -> list[Frame]:
 
 
 def pairs_apart(count: int) -> list[Frame]:
-    """Pairs of lines that are not level, each below white."""
+    """Rows of two lines at different heights, with white space between the rows."""
     return [
         (300.0 * side, 40.0 * row + 5 * side, 300.0 * side + 200, 40.0 * row + 10)
         for row in range(count // 2)
@@ -101,7 +101,7 @@ def pairs_apart(count: int) -> list[Frame]:
 )
 def test_thousands_of_lines_are_ordered_quickly(frames: list[Frame]) -> None:
     quads = quads_around(frames)
-    # A machine that is busy with something else may be slow once.
+    # Other load on the machine may slow down one attempt.
     for _ in range(3):
         began_s = time.thread_time()
         assert sorted(reading_order(level_quads(quads))) == list(range(len(frames)))
@@ -112,7 +112,7 @@ def test_thousands_of_lines_are_ordered_quickly(frames: list[Frame]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["columns_3", "newspaper", "form", "table_of_paragraphs"])
-def test_mirrored_pages_are_ordered_alike_from_right_to_left(kind: str) -> None:
+def test_mirrored_pages_have_the_same_order_from_right_to_left(kind: str) -> None:
     source = random.Random(kind)
     sheet = Sheet(source, chinese=False)
     KINDS[kind](sheet)
@@ -122,7 +122,7 @@ def test_mirrored_pages_are_ordered_alike_from_right_to_left(kind: str) -> None:
 
 
 def test_paragraphs_of_vertical_lines_are_ordered() -> None:
-    """Lines of a page that is read as it lies, though its text is turned; some link within one row."""
+    """The lines are from a page with rotated text that is read unrotated; some are linked within one row."""
     lines = [
         ("• Portability. The code should work on all Unix like operating systems, and Windows.", -969, 277, 1446, 31),
         ("handles may be used in parallel.", -924, 311, 734, 31),
@@ -160,7 +160,7 @@ def grid(columns: int, rows: int, gap: float = 0, width: float = 200, height: fl
 
 
 def drawn(rules: NDArray[np.float32], lines: Sequence[Frame], shade: int = 150, dashes: int = 0) -> Pixels:
-    """A page of 700 x 500 px with rules of a pixel, dashed or not, and letters with upright strokes in each line."""
+    """Draw a 700 x 500 px page with rules 1 px wide, dashed or solid, and upright strokes as each line's letters."""
     pixels: Pixels = np.full((500, 700, 3), 255, np.uint8)
     for start, end, *_ in rules:
         cv2.line(pixels, tuple(map(int, start)), tuple(map(int, end)), (shade,) * 3, 1)

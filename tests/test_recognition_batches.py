@@ -1,4 +1,4 @@
-"""Lines in batches, as a GPU reads them: the same text alone and in any batch; the real model on the CPU."""
+"""Batched line recognition, as on a GPU, gives the same text alone and in any batch (real model, on the CPU)."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -102,5 +102,5 @@ def test_lines_of_a_cancelled_page_are_dropped_before_their_batch() -> None:
     neighbour = runs.map(lambda decided: len(decided.best), [LineImage(line(480))])
     runs.close()
     assert neighbour == [4]
-    # What was under way when the page was given up, and the neighbour's line.
+    # The batch that was running when the page was cancelled, and the neighbour's line.
     assert sum(ran) <= SMALL.max_items + 1

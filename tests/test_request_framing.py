@@ -1,4 +1,4 @@
-"""A request means the same however its bytes are cut up, and half-sent ones hold nobody up."""
+"""Requests parse the same however their bytes are split, and slow clients delay no others."""
 
 import logging
 import re
@@ -35,7 +35,7 @@ _PROMPT_S = 8.0
 PNG = png()
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
-# What one client may send on one connection, request after request.
+# Valid requests that a client may send one after another on a connection.
 REQUESTS = (
     GET,
     b"POST /a?b=c HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nbo\r\n\r\ndy\n",
@@ -52,7 +52,7 @@ def described(request: Any) -> Described:
 
 
 class Loop(EventLoop):
-    """The event loop without its threads: a request is looked at where a pool thread would get it."""
+    """The event loop without its threads: a request goes to `ready` instead of to the thread pool."""
 
     def __init__(self, config: Config) -> None:
         self.ready: list[Connection] = []
@@ -99,8 +99,8 @@ def loop_with_a_client() -> Iterator[tuple[Loop, socket.socket]]:
             yield loop, client
 
 
-def reach(loop: Loop, client: socket.socket, piece: bytes) -> None:
-    """Send a piece, and let the loop see it: on the loopback it is there when `send` returns."""
+def send_piece(loop: Loop, client: socket.socket, piece: bytes) -> None:
+    """Send a piece and run the loop once; over loopback, the piece has arrived when `sendall` returns."""
     client.sendall(piece)
     loop.turn()
 
@@ -116,7 +116,7 @@ def test_requests_parse_the_same_wherever_they_are_split(sent: list[bytes], data
     seen: list[Described] = []
     with loop_with_a_client() as (loop, client):
         for piece in pieces:
-            reach(loop, client, piece)
+            send_piece(loop, client, piece)
             loop.turn()
             while loop.ready:
                 conn = loop.ready.pop()
@@ -129,28 +129,28 @@ def test_requests_parse_the_same_wherever_they_are_split(sent: list[bytes], data
 @pytest.mark.parametrize(
     "sent", [b"\n", b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r\nHost: x\n", b"\r\n\n", b"GET / HTTP/1.1\r\nHost: x\r\n\n"]
 )
-def test_a_head_that_can_never_end_is_left_to_the_parser_at_once(sent: bytes) -> None:
+def test_an_invalid_head_goes_to_the_parser_at_once(sent: bytes) -> None:
     with loop_with_a_client() as (loop, client):
         for at in range(len(sent)):
             assert not loop.ready
-            reach(loop, client, sent[at : at + 1])
+            send_piece(loop, client, sent[at : at + 1])
         assert len(loop.ready) == 1
-        # A parser that would wait for more in its thread raises BlockingIOError here.
+        # A parser that needed more bytes would raise BlockingIOError instead.
         with pytest.raises(ParseException):
             loop.parse(loop.ready[0])
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT"])
-def test_a_client_that_leaves_before_its_head_is_whole_is_forgotten(sent: bytes) -> None:
+def test_a_client_that_disconnects_during_its_head_is_removed(sent: bytes) -> None:
     with loop_with_a_client() as (loop, client):
-        reach(loop, client, sent)
+        send_piece(loop, client, sent)
         client.shutdown(socket.SHUT_WR)
         loop.turn()
         assert (loop.connections, len(loop._waiting)) == (0, 0)
 
 
 def read_answer(wire: socket.socket) -> bytes:
-    """The answer to GET, whose body ends with a brace."""
+    """Read the answer to GET, whose body ends with a brace."""
     answer = b""
     while not answer.endswith(b"}"):
         answer += wire.recv(65536)
@@ -164,7 +164,7 @@ def seconds_of_a_request(server: Server) -> float:
 
 
 def test_slow_clients_delay_no_others_and_are_disconnected(server: Server) -> None:
-    """200 half-sent heads, some on kept connections, on a worker of four threads; one of which gets a crawling body."""
+    """200 partial heads, some on kept connections, and one body that arrives slowly, on a worker with four threads."""
     with ExitStack() as stack:
         began_s = time.monotonic()
         crawling = stack.enter_context(server.connect())
@@ -176,7 +176,7 @@ def test_slow_clients_delay_no_others_and_are_disconnected(server: Server) -> No
                 answer = read_answer(wire)
                 assert answer.startswith(b"HTTP/1.1 200 ")
                 if b"connection: close" in answer.lower():
-                    # While all threads are taken and others wait, a client may be asked to connect anew.
+                    # A worker whose threads are all busy may close a kept connection.
                     wires[number] = stack.enter_context(server.connect())
             wires[number].sendall(GET[: 1 + number % (len(GET) - 1)])
         sent_s = time.monotonic()
@@ -221,19 +221,19 @@ SLOW = ("POST /healthz", "GET /ops/keys", "GET /unknown", "GET //v1/status/poll/
 def test_reserved_threads_run_only_quick_requests(sent: bytes, *, is_quick: bool) -> None:
     with loop_with_a_client() as (loop, client):
         loop.limits = RequestLimits(Budget(1 << 20), quick_paths=quick_paths(adapters()))
-        reach(loop, client, sent)
+        send_piece(loop, client, sent)
         assert loop.ready[0].is_quick is is_quick
 
 
 def test_slow_reader_is_disconnected() -> None:
     with loop_with_a_client() as (loop, client):
-        reach(loop, client, GET)
+        send_piece(loop, client, GET)
         conn = loop.ready.pop()
         conn.sender.unsent.append(memoryview(bytes(64 << 20)))
         loop.finish(conn, kept())
         loop.turn()
         assert conn in loop._waiting
-        # What has gone into the kernels' buffers is little for a day.
+        # Move the start back a day: the bytes in the kernel's buffers are then too few.
         conn.pace.began_s -= 86_400
         loop.check_limits(conn, time.monotonic())
         assert (loop.connections, len(loop._waiting), len(conn.sender.unsent)) == (0, 0, 0)
@@ -241,7 +241,7 @@ def test_slow_reader_is_disconnected() -> None:
 
 def test_slow_steady_reader_gets_the_whole_response() -> None:
     with loop_with_a_client() as (loop, client):
-        reach(loop, client, GET)
+        send_piece(loop, client, GET)
         conn = loop.ready.pop()
         conn.sender.unsent.append(memoryview(bytes(8 << 20)))
         loop.finish(conn, kept())
@@ -250,7 +250,7 @@ def test_slow_steady_reader_gets_the_whole_response() -> None:
             loop.turn()
             with suppress(BlockingIOError):
                 got = len(client.recv(25_000, socket.MSG_DONTWAIT))
-                # 25 kB a second, as the loop's clock would have it.
+                # Advance the clock as if the client read 25 kB/s.
                 taken, now_s = taken + got, now_s + got / 25_000
             if conn.sender.unsent:
                 loop.check_limits(conn, now_s)
@@ -260,7 +260,7 @@ def test_slow_steady_reader_gets_the_whole_response() -> None:
 def test_request_memory_is_released_after_the_response() -> None:
     with loop_with_a_client() as (loop, client):
         loop.limits = RequestLimits(Budget(1 << 30))
-        reach(loop, client, REQUESTS[1])
+        send_piece(loop, client, REQUESTS[1])
         conn = loop.ready.pop()
         loop.parse(conn)
         assert conn.body is not None
@@ -283,7 +283,7 @@ def test_partly_started_pool_leaves_no_thread(error: BaseException, monkeypatch:
     class Pool(ThreadPoolExecutor):
         def submit(self, *args: Any, **more: Any) -> Any:
             pools.append(self)
-            # As the handler of SIGTERM does while a worker boots.
+            # The SIGTERM handler raises SystemExit in the same way while a worker boots.
             if len(pools) == 3:
                 raise error
             return super().submit(*args, **more)
@@ -318,7 +318,7 @@ def test_100_continue_is_sent(server: Server) -> None:
         assert wire.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
-def test_heads_make_room_when_all_connections_are_taken() -> None:
+def test_partial_heads_are_closed_when_all_connections_are_in_use() -> None:
     args = ("--worker-connections", "20")
     with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "4"}, args) as server, ExitStack() as stack:
         for _ in range(30):
@@ -337,7 +337,7 @@ def test_worker_accepts_at_most_its_connections() -> None:
         assert loop.connections == 7
 
 
-def test_a_worker_that_stops_answers_the_heads_that_still_come() -> None:
+def test_a_stopping_worker_answers_requests_whose_heads_still_arrive() -> None:
     with run_server({"OCRSVC_WORKERS": "1"}) as server, ExitStack() as stack:
         fresh, used, silent, watch = (stack.enter_context(server.connect()) for _ in range(4))
         used.sendall(GET)
@@ -367,7 +367,7 @@ def test_connection_stays_usable_after_any_response(server: Server) -> None:
 
 
 def test_slow_readers_block_no_thread_and_get_everything(server: Server) -> None:
-    """A page's picture of many megabytes for each of 12 clients on a worker of four threads."""
+    """Each of 12 clients requests a picture of several megabytes from a worker with four threads."""
     body = encoded(noise(1, 1500, 1500))
     head = b"POST /api/tr-run/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
     with ExitStack() as stack:

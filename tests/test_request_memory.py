@@ -1,4 +1,4 @@
-"""The memory budget covers what a request holds beside its body: pixels, pages, drawn images, and the answer."""
+"""The memory budget covers a request's body, pixels, pages, drawn images, and answer."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ MEGAPIXEL = 1000 * 1000
 BOX: Box = ((10.0, 10.0), (90.0, 10.0), (90.0, 30.0), (10.0, 30.0))
 
 
-class Talkative(KnownEngine):
-    """Finds so many lines."""
+class ManyLinesEngine(KnownEngine):
+    """Returns `lines` lines for every page."""
 
     def __init__(self, lines: int) -> None:
         self.lines = lines
@@ -60,7 +60,7 @@ def app_with(
         reader.stop(5.0)
 
 
-# A picture of it in an answer is nearly as large as its pixels.
+# Noise barely compresses, so a picture of it in an answer is nearly as large as its pixels.
 NOISE = encoded(noise(500, 500, 500, 3))
 TWO_PAGES = pdf(GRAY, GRAY)
 PICTURES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -95,7 +95,7 @@ def test_oversized_response_becomes_the_adapters_refusal(path: str, place: str) 
     def take_the_rest(_reading: Reading, _context: RequestContext) -> None:
         assert memory.take(memory.total_bytes - memory.held_bytes)
 
-    with app_with(memory, Talkative(1000), take_the_rest, adapters=("paddlex", "trwebocr")) as app:
+    with app_with(memory, ManyLinesEngine(1000), take_the_rest, adapters=("paddlex", "trwebocr")) as app:
         picture = {"data": NOISE, "content_type": "image/png"}
         file = {"json": {"file": as_base64(NOISE), "visualize": False}}
         sent: dict[str, Any] = file if path == "/ocr" else picture
@@ -137,8 +137,8 @@ FILES: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_decoding_holds_no_more_than_was_asked_for(kind: str) -> None:
-    """Arrays of numpy and OpenCV are what is seen here; what decoders hold inside was measured as resident memory."""
+def test_decoding_holds_at_most_the_reserved_memory(kind: str) -> None:
+    """This sees arrays of numpy and OpenCV only; memory inside decoders was measured as resident memory."""
     picture = open_encoded_image(FILES[kind](), PixelLimits(2 * MEGAPIXEL))
     for gray in (False, True):
         asked_bytes = picture.peak_bytes(gray=gray)
@@ -149,12 +149,12 @@ def test_decoding_holds_no_more_than_was_asked_for(kind: str) -> None:
         finally:
             tracemalloc.stop()
         assert pixels.nbytes == picture.flat_bytes(gray=gray) or picture.format == "gif" or pixels.ndim == 2
-        # Beside it a band of the page, whose size does not grow.
+        # Decoding also holds a band of the page, whose size is constant.
         assert max_bytes < asked_bytes + 4 * MEGAPIXEL
         assert held_bytes < pixels.nbytes + 4 * MEGAPIXEL
 
 
-def test_sixty_pages_of_many_pixels_stay_within_the_memory_of_requests() -> None:
+def test_sixty_large_pages_stay_within_the_request_memory() -> None:
     frames = [PillowImage.new("L", (1500, 1000), shade) for shade in range(100, 160)]
     file = io.BytesIO()
     frames[0].save(file, "TIFF", save_all=True, append_images=frames[1:], compression="tiff_lzw")
@@ -164,7 +164,7 @@ def test_sixty_pages_of_many_pixels_stay_within_the_memory_of_requests() -> None
     assert (len(read.readings), memory.held_bytes) == (60, 0)
 
 
-def test_an_open_pdf_and_its_pages_are_in_the_account() -> None:
+def test_an_open_pdf_and_its_pages_count_in_the_budget() -> None:
     page_bytes, canvas_bytes = 200 * 100 * 3, 200 * 100 * 4
     data, memory = pdf(GRAY, GRAY), Budget(10 * MEGAPIXEL)
     with running_reader(threads=1) as reader:
@@ -172,13 +172,13 @@ def test_an_open_pdf_and_its_pages_are_in_the_account() -> None:
             assert memory.held_bytes == page_bytes
         small = Budget(len(data) + canvas_bytes + page_bytes - 1)
         with pytest.raises(BodyTooLarge), reader.decoded_image(data, 1, context=RequestContext(share=Share(small))):
-            pytest.fail("drawn")
+            pytest.fail("The page was drawn without memory for it.")
         (read,) = reader.read_files([data], ReadOptions(), 30.0, RequestContext(share=Share(small)))
     assert [type(error) for _, error in read.errors] == [BodyTooLarge] * 2
     assert memory.held_bytes == small.held_bytes == 0
 
 
-def test_a_partial_share_counts_the_whole_and_outlives_it() -> None:
+def test_a_partial_share_counts_in_the_whole_and_outlives_it() -> None:
     memory = Budget(100)
     whole = Share(memory)
     whole.take(60)
@@ -197,10 +197,10 @@ def test_a_partial_share_counts_the_whole_and_outlives_it() -> None:
 
 
 @pytest.mark.parametrize("boxes", ["rect", "poly"])
-def test_a_drawing_that_takes_too_long_is_reported_at_the_deadline(boxes: str) -> None:
+def test_a_slow_drawing_is_stopped_at_the_deadline(boxes: str) -> None:
     pixels = encoded(np.full((2000, 2000), 200, np.uint8), ".jpg")
-    with app_with(Budget(1 << 30), Talkative(150_000), trwebocr_boxes=boxes) as app:
-        # Of its processor time most is for what comes before: 150,000 lines as JSON.
+    with app_with(Budget(1 << 30), ManyLinesEngine(150_000), trwebocr_boxes=boxes) as app:
+        # Most of the processor time is spent before the drawing, on 150,000 lines as JSON.
         began_s = time.thread_time()
         answer = app.test_client().post(
             "/api/tr-run/?compress=2000", data=pixels, content_type="image/jpeg", headers={"X-Request-Timeout": "0.25"}
@@ -210,18 +210,18 @@ def test_a_drawing_that_takes_too_long_is_reported_at_the_deadline(boxes: str) -
 
 
 @pytest.mark.parametrize(
-    ("given", "workers", "whole_bytes", "found"),
+    ("setting", "workers", "machine_bytes", "expected"),
     [
-        # A quarter of the machine for all workers together.
+        # A quarter of the machine's memory for all workers together.
         (None, 1, 2**30, 2**28),
         (None, 4, 2**32, 2**28),
-        # Enough for the largest page and body, and no more.
+        # At most enough for the largest page and body.
         (None, 1, 2**40, 384 * 2**20),
-        # A machine that does not say what it has.
+        # A machine whose memory size is unknown.
         (None, 4, 0, 384 * 2**20),
         (5, 4, 2**30, 5),
         (Percentage(50), 4, 2**30, 2**29),
     ],
 )
-def test_request_memory_is_a_share(given: int | Percentage | None, workers: int, whole_bytes: int, found: int) -> None:
-    assert memory_of_requests(given, workers, whole_bytes) == found
+def test_request_memory_size(setting: int | Percentage | None, workers: int, machine_bytes: int, expected: int) -> None:
+    assert memory_of_requests(setting, workers, machine_bytes) == expected

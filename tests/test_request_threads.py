@@ -1,4 +1,4 @@
-"""Callers take turns for request threads, and few requests start at once."""
+"""Callers take turns for request threads, and the number of requests that start at once is limited."""
 
 import threading
 from collections.abc import Iterator
@@ -24,19 +24,19 @@ def request_threads(threads: int) -> Iterator[RequestThreads]:
 
 def test_second_caller_overtakes_a_crowd_while_threads_are_idle() -> None:
     ran: list[str] = []
-    goes_on = threading.Event()
+    may_run = threading.Event()
 
     def run(caller: str) -> None:
-        goes_on.wait(30)
+        may_run.wait(30)
         ran.append(caller)
 
     with request_threads(8) as threads:
         crowd = [threads.add("many", partial(run, "many")) for _ in range(50)]
         one = threads.add("one", partial(run, "one"))
-        goes_on.set()
+        may_run.set()
         for done in (one, *crowd):
             done.result(30)
-    # The crowd has another turn if its first request began before its second came.
+    # The crowd gets a second turn if its first request began before its second arrived.
     assert ran.index("one") <= 2
     assert len(ran) == 51
 

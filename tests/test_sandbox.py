@@ -1,4 +1,4 @@
-"""A restricted process cannot use the network, files, programs and other processes; the rest works."""
+"""A restricted process cannot use the network, files, programs or other processes; everything else works."""
 
 import errno
 import json
@@ -13,11 +13,11 @@ from support import data_of, read_data, run_program
 from ocrsvc.system import sandbox
 from ocrsvc.system.sandbox import Restrictions
 
-# What the child tries, in this order; each in a thread of its own, so that those are held too.
+# The child makes these attempts in order, each in a new thread, since threads must be restricted too.
 ATTEMPTS: dict[str, dict[str, str]] = read_data("sandbox_attempts.json")
 TRIES = ATTEMPTS["allowed"] | ATTEMPTS["refused"]
-# Other answers than "not permitted": Landlock's own, and one that makes libraries take an older call.
-OTHERWISE = {
+# Errors other than EPERM: Landlock's EACCES, and ENOSYS, after which libraries fall back to an older call.
+OTHER_ERRORS = {
     "read another file": errno.EACCES,
     "read another file of another process": errno.EACCES,
     "open by a structure": errno.ENOSYS,
@@ -27,7 +27,7 @@ SOURCE = data_of("programs")["sandbox"]
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The outcome in a restricted process: Landlock's version, seccomp, and the error of each attempt."""
+    """Results of a restricted process: Landlock's version, whether seccomp works, and each attempt's error."""
     folders = [tmp_path_factory.mktemp(name) for name in ("readable", "other")]
     files = [folder / "file" for folder in folders]
     for file in files:
@@ -40,16 +40,16 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("name", ATTEMPTS["allowed"])
-def test_restricted_process_can(name: str, outcome: Any) -> None:
+def test_restricted_process_is_allowed(name: str, outcome: Any) -> None:
     assert outcome[2][name] is None
 
 
 @pytest.mark.parametrize("name", ATTEMPTS["refused"])
-def test_restricted_process_cannot(name: str, outcome: Any) -> None:
+def test_restricted_process_is_refused(name: str, outcome: Any) -> None:
     version, has_seccomp, found = outcome
-    if not (version if OTHERWISE.get(name) == errno.EACCES else has_seccomp):
-        pytest.skip("this kernel has not what would refuse it")
-    assert found[name] == OTHERWISE.get(name, errno.EPERM)
+    if not (version if OTHER_ERRORS.get(name) == errno.EACCES else has_seccomp):
+        pytest.skip("this kernel lacks the feature that would refuse it")
+    assert found[name] == OTHER_ERRORS.get(name, errno.EPERM)
 
 
 def test_available_kernel_features_are_used(outcome: Any) -> None:
@@ -97,7 +97,7 @@ def test_call_numbers_match_the_kernel_headers(architecture: str) -> None:
     tables = (sandbox._REFUSED, sandbox._ABSENT, sandbox._OWN, sandbox._OWN_OR_ZERO, sandbox._LIMIT)
     more = (sandbox._OPEN, sandbox._OPENAT, sandbox._CLONE)
     rows = [call.split() for table in (*tables, *more) for call in table.split(",")]
-    # Headers may be older than a call, and then do not have it.
+    # Calls that are newer than the installed headers are not compared.
     wrong = [row[0] for row in rows if row[0] in known and known[row[0]] != int(row[column])]
     missing = [row[0] for row in rows if row[0] not in known and 0 <= int(row[column]) < 435]
     assert (wrong, missing) == ([], [])

@@ -1,4 +1,4 @@
-"""The service under a real gunicorn, on a real socket: start, refusals, READY, and the end."""
+"""The service under a real gunicorn: start, refused starts, READY, draining, and stop."""
 
 import errno
 import os
@@ -90,7 +90,7 @@ def test_wrong_setting_or_flag_is_named_and_stops_the_start(env: dict[str, str],
         assert "Traceback" not in server.log
 
 
-def test_a_usual_port_in_use_is_no_other_address_to_set() -> None:
+def test_a_usual_port_in_use_is_reported_with_its_setting() -> None:
     env = {"OCRSVC_BIND": "127.0.0.9:1223", "OCRSVC_USUAL_PORTS": "umi_ocr"}
     args = ["-b", "127.0.0.9:1223", "-b", "127.0.0.9:1224"]
     with socket.create_server(("127.0.0.9", 1224)), start_server(env, args) as server:
@@ -99,7 +99,7 @@ def test_a_usual_port_in_use_is_no_other_address_to_set() -> None:
 
 
 @pytest.mark.parametrize("variable", ["--bind", "OCRSVC_BIND", "OCRSVC_GRPC_BIND"])
-def test_a_port_in_use_ends_the_start_at_once_with_a_free_one_to_set(variable: str, free_port: int) -> None:
+def test_a_port_in_use_stops_the_start_and_a_free_one_is_suggested(variable: str, free_port: int) -> None:
     taken = f"127.0.0.1:{free_port}"
     args = [] if variable == "OCRSVC_GRPC_BIND" else ["-b", taken]
     env = {} if variable == "--bind" else {variable: taken}
@@ -126,7 +126,7 @@ def test_an_unusable_address_is_refused_with_a_remedy(
 
 
 @pytest.mark.parametrize("variable", ["OCRSVC_BIND", "OCRSVC_GRPC_BIND"])
-def test_a_service_takes_an_unused_unix_socket_and_leaves_a_used_one(variable: str, tmp_path: Path) -> None:
+def test_a_stale_unix_socket_is_replaced_and_one_in_use_is_kept(variable: str, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     address = f"unix:{path}"
     args = ["-b", address] if variable == "OCRSVC_BIND" else []
@@ -153,8 +153,8 @@ def test_unusable_engine_stops_the_service(workers: str) -> None:
 def test_loading_worker_exits_at_once_on_sigterm() -> None:
     with start_server({"OCRSVC_FAKE_WARM_UP_S": "300"}) as server:
         server.wait_for("Loading the engine fake")
-        # A signal to a thread that is busy ends what it does, whatever it waits for next.
-        wait_until(lambda: process_state(server.workers()[0]) == "S", "it sleeps")
+        # Wait until the worker sleeps: SIGTERM must also end that wait, not only running code.
+        wait_until(lambda: process_state(server.workers()[0]) == "S", "the worker sleeps")
         assert server.stop() == 0
 
 
@@ -182,7 +182,7 @@ def test_draining_service_stops_after_its_drain_time() -> None:
         assert "LEAVING" in server.log
 
 
-def test_queued_connections_are_answered_at_the_end_and_later_ones_refused(free_port: int) -> None:
+def test_queued_connections_are_answered_at_stop_and_later_ones_refused(free_port: int) -> None:
     sent = (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _EMPTY_SETTINGS)
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_GRPC_BIND": f"127.0.0.1:{free_port}"}
     with run_server(env) as server, ExitStack() as opened:
@@ -198,5 +198,5 @@ def test_queued_connections_are_answered_at_the_end_and_later_ones_refused(free_
         os.kill(worker, signal.SIGCONT)
         over_http, over_grpc = (client.recv(1000) for client in clients)
         assert (over_http[:12], over_grpc[3:4]) == (b"HTTP/1.1 200", _SETTINGS_TYPE)
-        # While the worker keeps these two connections, for STOP_LINGER_S.
+        # Meanwhile the worker keeps these two connections for STOP_LINGER_S.
         wait_until(lambda: all(map(is_refused, addresses)), "connections are refused", within_s=STOP_LINGER_S - 1)

@@ -1,4 +1,4 @@
-"""Settings are read from variables and a file, checked all at once, and refused with what would be accepted."""
+"""Settings are read from variables and a file and checked together; a refusal names the accepted values."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ocrsvc.settings.settings import Settings
 VALUES = data_of("settings")
 
 
-def complaint(environ: dict[str, str], file: Path | None = None) -> str:
+def error_of(environ: dict[str, str], file: Path | None = None) -> str:
     with pytest.raises(SettingsError) as caught:
         read_settings(environ, file)
     return str(caught.value)
@@ -27,7 +27,7 @@ def toml(folder: Path, text: str) -> Path:
     return file
 
 
-def test_every_setting_has_a_help_what_it_accepts_and_one_group_in_its_order() -> None:
+def test_every_setting_has_help_accepted_values_and_one_group() -> None:
     for name in Settings.model_fields:
         assert help_of(name).endswith("."), name
         assert accepted(name), name
@@ -45,7 +45,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
 
 
 @pytest.mark.parametrize(("text", "count"), VALUES["sizes"])
-def test_sizes_in_bytes_may_carry_a_unit(text: str, count: int) -> None:
+def test_sizes_in_bytes_may_have_a_unit(text: str, count: int) -> None:
     assert read_settings({"OCRSVC_MAX_BODY_BYTES": text}).max_body_bytes == count
 
 
@@ -54,7 +54,7 @@ def test_sizes_in_bytes_may_carry_a_unit(text: str, count: int) -> None:
 )
 def test_rejected_value_names_what_is_accepted(name: str, value: str) -> None:
     expected = f"OCRSVC_{name} is {value!r}: accepted is {accepted(name.lower())}."
-    assert complaint({f"OCRSVC_{name}": value}) == expected
+    assert error_of({f"OCRSVC_{name}": value}) == expected
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_memory_limits_are_bytes_or_a_percentage(name: str, text: str, amount: i
 
 def test_percentage_in_the_file_must_be_text(tmp_path: Path) -> None:
     assert read_settings({}, toml(tmp_path, 'gpu_soft_bytes = "80%"')).gpu_soft_bytes == Percentage(80.0)
-    assert "accepted is bytes" in complaint({}, toml(tmp_path, "gpu_soft_bytes = { percent = 80.0 }"))
+    assert "accepted is bytes" in error_of({}, toml(tmp_path, "gpu_soft_bytes = { percent = 80.0 }"))
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_percentage_in_the_file_must_be_text(tmp_path: Path) -> None:
     ],
 )
 def test_unknown_variable_suggests_the_nearest_setting(variable: str, hint: str) -> None:
-    assert complaint({variable: "2"}) == f"{variable} is '2': unknown setting; {hint}"
+    assert error_of({variable: "2"}) == f"{variable} is '2': unknown setting; {hint}"
 
 
 def test_all_errors_are_reported_together(tmp_path: Path) -> None:
-    text = complaint({"OCRSVC_WORKERS": "x", "OCRSVC_QUEU_SIZE": "1"}, toml(tmp_path, 'device = "gpu"\nworkrs = 3\n'))
+    text = error_of({"OCRSVC_WORKERS": "x", "OCRSVC_QUEU_SIZE": "1"}, toml(tmp_path, 'device = "gpu"\nworkrs = 3\n'))
     assert sorted(line.split(" is ")[0] for line in text.splitlines()) == [
         "OCRSVC_QUEU_SIZE",
         "OCRSVC_WORKERS",
@@ -110,16 +110,16 @@ def test_all_errors_are_reported_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["workers = true", "workers = [1]", "deadline_s = {a = 1}", 'engine = ["fake"]'])
-def test_a_value_of_the_wrong_kind_in_the_file_is_refused(line: str, tmp_path: Path) -> None:
-    assert "(in ocrsvc.toml) is " in complaint({}, toml(tmp_path, line))
+def test_a_value_of_the_wrong_type_in_the_file_is_refused(line: str, tmp_path: Path) -> None:
+    assert "(in ocrsvc.toml) is " in error_of({}, toml(tmp_path, line))
 
 
 def test_a_file_that_is_not_toml_or_is_missing_is_refused(tmp_path: Path) -> None:
-    assert "is not a TOML file" in complaint({}, toml(tmp_path, "workers: 4"))
-    assert "cannot be read: No such file" in complaint({"OCRSVC_CONFIG": str(tmp_path / "none.toml")})
+    assert "is not a TOML file" in error_of({}, toml(tmp_path, "workers: 4"))
+    assert "cannot be read: No such file" in error_of({"OCRSVC_CONFIG": str(tmp_path / "none.toml")})
 
 
-def test_tables_and_lists_are_read_and_pixel_limits_left_out_keep_their_default(tmp_path: Path) -> None:
+def test_tables_and_lists_are_read_and_omitted_pixel_limits_keep_their_default(tmp_path: Path) -> None:
     given = read_settings({"OCRSVC_FORMAT_MAX_PIXELS": "gif=1000, webp=2000"}).format_max_pixels
     assert (given["gif"], given["webp"], given["png"]) == (1000, 2000, read_settings({}).format_max_pixels["png"])
     settings = read_settings({}, toml(tmp_path, 'fake_fault_on = ["a", "b"]\n[format_max_pixels]\ngif = 1000\n'))
@@ -153,4 +153,4 @@ def test_old_name_of_a_setting_is_accepted_with_a_warning(old: str, new: str, ca
 
 def test_old_and_new_name_of_a_setting_together_stop_the_start() -> None:
     environ = {"OCRSVC_TASKS_S": "7", "OCRSVC_JOBS_S": "8"}
-    assert "OCRSVC_TASKS_S is the old name of OCRSVC_JOBS_S" in complaint(environ)
+    assert "OCRSVC_TASKS_S is the old name of OCRSVC_JOBS_S" in error_of(environ)

@@ -1,4 +1,4 @@
-"""Shared worker threads: idle ones help with a single page, and are given back when other pages come."""
+"""Shared worker threads: idle threads help with a single page and stop helping when other pages arrive."""
 
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def shared_threads() -> Iterator[SharedThreads]:
     shared_threads.close()
 
 
-def test_a_single_page_is_worked_on_by_every_thread_at_once(shared_threads: SharedThreads) -> None:
+def test_all_threads_work_on_a_single_page_at_once(shared_threads: SharedThreads) -> None:
     together = threading.Barrier(3)
 
     def work(_: int) -> int:
@@ -27,7 +27,7 @@ def test_a_single_page_is_worked_on_by_every_thread_at_once(shared_threads: Shar
         assert sorted(shared_threads.map(work, range(3))) == [0, 1, 2]
 
 
-def test_one_thread_and_pages_for_every_thread_leave_no_helper(shared_threads: SharedThreads) -> None:
+def test_no_thread_helps_if_there_is_only_one_or_every_thread_has_a_page(shared_threads: SharedThreads) -> None:
     one, before = SharedThreads(1), threading.active_count()
     with one.page(), shared_threads.page(), shared_threads.page(), shared_threads.page():
         for threads in (one, shared_threads):
@@ -38,7 +38,7 @@ def test_one_thread_and_pages_for_every_thread_leave_no_helper(shared_threads: S
     one.close()
 
 
-def test_all_threads_go_to_one_single_page_only(shared_threads: SharedThreads) -> None:
+def test_only_one_call_at_a_time_gets_all_threads(shared_threads: SharedThreads) -> None:
     with shared_threads.page(), shared_threads.all_threads() as first, shared_threads.all_threads() as second:
         assert (first, second) == (True, False)
         assert set(shared_threads.map(lambda _: threading.get_ident(), range(9))) == {threading.get_ident()}

@@ -1,4 +1,4 @@
-"""Tesseract reads scripts that the built-in model does not know, from a traineddata file, chosen by language."""
+"""Tesseract reads languages that the built-in model does not support, with a traineddata file for each."""
 
 import shutil
 import struct
@@ -54,13 +54,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
     with running_reader(settings, None, threads=1) as reader:
         client = create_app(settings, reader).test_client()
         for name in FILES:
-            # Loads the model now, because its child process stays until the end.
+            # Load each model here: its child process lives as long as this fixture.
             assert client.post(f"/v1/ocr?lang={name}", data=KOREAN).status_code == 200
         yield client
 
 
 def lines_of(client: FlaskClient, lang: str, data: bytes) -> list[dict[str, Any]]:
-    """The lines that the language's model reads, with characters."""
+    """Read an image with the language's model; returns the lines with their characters."""
     answer = json_of(client.post(f"/v1/ocr?lang={lang}&characters=true", data=data))
     assert (answer["engine"]["name"], answer["engine"]["model"]) == ("tesseract", lang)
     return list(answer["pages"][0]["lines"])
@@ -75,7 +75,7 @@ def test_a_korean_page_with_latin_lines_and_words_is_read_at_each_rotation(clien
 
 @needs_tesseract
 @pytest.mark.parametrize(("name", "side"), [("korean", 0), ("arabic", 2)])
-def test_words_and_characters_are_in_reading_order_beside_each_other(client: FlaskClient, name: str, side: int) -> None:
+def test_words_and_characters_are_in_reading_order_without_overlap(client: FlaskClient, name: str, side: int) -> None:
     lines = lines_of(client, name[:2], (PAGES / f"{name}.png").read_bytes())
     assert [line["text"] for line in lines] == text_of(name).splitlines()
     for line in lines:
@@ -89,7 +89,7 @@ def test_words_and_characters_are_in_reading_order_beside_each_other(client: Fla
 
 @needs_tesseract
 @pytest.mark.parametrize("shape", [(1, 1), (400, 600, 3), (200, 300)])
-def test_a_page_without_text_has_none_that_is_sure(client: FlaskClient, shape: tuple[int, ...]) -> None:
+def test_a_page_without_text_gives_no_lines(client: FlaskClient, shape: tuple[int, ...]) -> None:
     pixels = np.random.default_rng(1).integers(0, 255, shape, np.uint8) if len(shape) == 2 else np.full(shape, 255)
     assert lines_of(client, "ko", encoded(pixels.astype(np.uint8))) == []
 
@@ -106,7 +106,7 @@ def test_every_output_format_has_the_text(client: FlaskClient, name: str, form: 
     assert all(word in text.decode() for word in text_of(name).split())
 
 
-def test_engines_that_cannot_be_interrupted_run_in_child_processes_unless_set_otherwise() -> None:
+def test_engines_that_cannot_be_interrupted_run_in_child_processes_by_default() -> None:
     chosen = {name: runs_isolated(Settings(), name) for name in ("ppocr", "fake", "tr", "tr_crnn", "tesseract")}
     assert chosen == {"ppocr": False, "fake": False, "tr": True, "tr_crnn": True, "tesseract": True}
     assert not runs_isolated(Settings(isolation="thread"), "tesseract")
@@ -115,7 +115,7 @@ def test_engines_that_cannot_be_interrupted_run_in_child_processes_unless_set_ot
 
 
 def traineddata(parts: int = 24, lstm: int = 200) -> bytes:
-    """The head of a file with these parts, and the place of the network."""
+    """The header of a traineddata file with this number of parts and the LSTM network's offset."""
     return struct.pack(f"<i{parts}q", parts, *(lstm if part == 17 else -1 for part in range(parts))) + bytes(20)
 
 
@@ -128,13 +128,13 @@ def test_files_that_are_not_one_known_language_are_refused(tmp_path: Path, case:
 
 
 @pytest.mark.parametrize("case", CASES["added"], ids=lambda case: str(case["file"]))
-def test_the_name_of_a_file_says_its_language(tmp_path: Path, case: Any) -> None:
+def test_the_language_comes_from_the_file_name(tmp_path: Path, case: Any) -> None:
     (tmp_path / case["file"]).write_bytes(traineddata())
     [part] = find_model(Wanted([tmp_path / case["file"]], languages=case.get("given", []))).description.recognition
     assert (list(part.languages), part.direction) == (case["languages"], case["direction"])
 
 
-def test_the_engine_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_reports_a_missing_model_or_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineUnavailable, match=r"no model of its own.*models add ko"):
         open_engine_in_process(Settings(engine="tesseract"), PLAN)
     (tmp_path / "kor.traineddata").write_bytes(traineddata())
@@ -147,7 +147,7 @@ def test_the_engine_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.Monke
         open_engine_in_process(Settings(), PLAN, find_version(tmp_path, "ko", 1))
 
 
-def test_the_command_tells_what_it_added(tmp_path: Path) -> None:
+def test_models_add_prints_the_new_version(tmp_path: Path) -> None:
     (tmp_path / "kor.traineddata").write_bytes(traineddata())
     done = ocrsvc("models", "add", "ko", tmp_path / "kor.traineddata", OCRSVC_MODELS=str(tmp_path / "models"))
     assert (done.returncode, done.stdout.splitlines()) == (0, CASES["printed"])

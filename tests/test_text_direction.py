@@ -1,4 +1,4 @@
-"""Text from right to left and in columns: the order of characters, words, pieces of tables, and lines of a page."""
+"""Right-to-left text: logical and display order of characters, direction, and text of a divided line."""
 
 import numpy as np
 import pytest
@@ -7,9 +7,9 @@ from support import read_data
 from ocrsvc.imaging.tables.find_tables import divide_lines, join_pieces
 from ocrsvc.imaging.text_direction import logical_order, runs_from_right_to_left, visual_order
 
-# Each logical text, and how a browser shows it in a paragraph from right to left (or from left to right, where most
-# letters are Latin), by UAX #9. Small letters are Latin; Hebrew ones are written out.
-SHOWN: dict[str, str] = read_data("right_to_left.json")["shown, by what it means"]
+# Logical texts with their display order in a browser (UAX #9), in a right-to-left paragraph, or left-to-right if most
+# letters are Latin.
+SHOWN: dict[str, str] = read_data("right_to_left.json")["display order by logical text"]
 
 
 @pytest.mark.parametrize("logical", SHOWN)
@@ -17,23 +17,23 @@ def test_display_order_becomes_logical_order(logical: str) -> None:
     order, characters = logical_order(list(SHOWN[logical]))
     assert "".join(characters) == logical
     assert sorted(order) == list(range(len(logical)))
-    # What is turned to be shown turns back to be read.
+    # Converting to display order and back restores the text.
     assert "".join(logical_order(visual_order(logical))[1]) == logical
 
 
 def test_brackets_in_logical_form_stay_unchanged() -> None:
-    """The shapes are those of the table above, mirrored: as a recognizer gives them that learnt the written signs."""
+    """A recognizer trained on logical text returns brackets by meaning, so their shapes must not be mirrored."""
     assert "".join(logical_order(list("ןאכ )גבא( ךרע"))[1]) == "ערך (אבג) כאן"
-    # Characters that are several letters stay whole.
+    # A character of several letters is not split or reversed.
     assert logical_order(["ם", "לו", "ש"]) == ([2, 1, 0], ["ש", "לו", "ם"])
 
 
 @pytest.mark.parametrize(("text", "direction"), [("שלום a", True), ("של hello", False), ("12 +", None), ("", None)])
-def test_the_majority_of_letters_gives_the_direction(text: str, direction: bool | None) -> None:
+def test_the_majority_of_letters_determines_the_direction(text: str, direction: bool | None) -> None:
     assert runs_from_right_to_left(text) is direction
 
 
-def test_pieces_of_a_hebrew_line_have_their_own_text() -> None:
+def test_pieces_of_a_divided_hebrew_line_have_their_text() -> None:
     ink = np.zeros((30, 400), np.uint8)
     ink[5:25, 0:100] = ink[5:25, 250:400] = 1
     texts = ["שלום עולם"]

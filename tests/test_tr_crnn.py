@@ -1,4 +1,4 @@
-"""Tr 2.8 reads lines right from many threads, and is refused with a message where it cannot run."""
+"""Tr 2.8 reads lines correctly from many threads; where it cannot run, an error says why."""
 
 import platform
 import shutil
@@ -62,7 +62,7 @@ def test_lines_are_read_in_order_with_a_confidence(reader: TrCrnnLineReader) -> 
     "change",
     [
         pytest.param(lambda gray: np.dstack([gray, gray, gray]), id="colour"),
-        pytest.param(lambda gray: np.repeat(gray, 2, axis=1)[:, ::2], id="gaps between the columns"),
+        pytest.param(lambda gray: np.repeat(gray, 2, axis=1)[:, ::2], id="strided columns"),
         pytest.param(lambda gray: 255 - gray, id="white on black"),
         pytest.param(np.ascontiguousarray, id="plain"),
     ],
@@ -74,18 +74,18 @@ def test_a_line_is_read_from_any_array_layout(reader: TrCrnnLineReader, change: 
 
 @needs_tr
 @pytest.mark.parametrize("shape", [(1, 1), (1, 200), (200, 1), (300, 20), (3, 3000), (2, 2)])
-def test_no_shape_of_line_kills_the_process(reader: TrCrnnLineReader, shape: tuple[int, int]) -> None:
+def test_no_line_shape_crashes_the_process(reader: TrCrnnLineReader, shape: tuple[int, int]) -> None:
     [line] = reader.read([np.full(shape, 200, np.uint8)])
     assert line == LineText("", 0.0)
 
 
 @needs_tr
-def test_eight_threads_read_what_one_reads_alone(library: CrnnLibrary, reader: TrCrnnLineReader) -> None:
+def test_eight_threads_read_the_same_as_one(library: CrnnLibrary, reader: TrCrnnLineReader) -> None:
     crops = [draw(text, size_px) for text in TEXTS[:2] for size_px in (20, 26)]
     alone = reader.read(crops)
     together = threading.Barrier(8, timeout=300)
 
-    def live(thread: int) -> list[LineText]:
+    def read_in_thread(thread: int) -> list[LineText]:
         own = TrCrnnLineReader(library)
         together.wait()
         lines = own.read(crops[thread % 4 :] + crops[: thread % 4])
@@ -93,12 +93,12 @@ def test_eight_threads_read_what_one_reads_alone(library: CrnnLibrary, reader: T
         return lines
 
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(live, range(8)))
+        answers = list(pool.map(read_in_thread, range(8)))
     assert answers == [alone[thread % 4 :] + alone[: thread % 4] for thread in range(8)]
 
 
 @needs_tr
-def test_a_handle_refuses_a_thread_that_did_not_open_it_and_calls_after_it_was_closed(reader: TrCrnnLineReader) -> None:
+def test_a_handle_refuses_other_threads_and_calls_after_close(reader: TrCrnnLineReader) -> None:
     with ThreadPoolExecutor(1) as pool, pytest.raises(EngineFailed, match="another thread than its own"):
         pool.submit(reader.read, [draw("1")]).result()
     reader.close()
@@ -113,10 +113,10 @@ def test_a_handle_refuses_a_thread_that_did_not_open_it_and_calls_after_it_was_c
     [
         pytest.param(np.zeros((20, 30, 3), np.uint8), id="colour"),
         pytest.param(np.zeros((20, 30), np.float32), id="float"),
-        pytest.param(np.zeros((20, 60), np.uint8)[:, ::2], id="gaps"),
+        pytest.param(np.zeros((20, 60), np.uint8)[:, ::2], id="strided"),
         pytest.param(np.zeros((0, 30), np.uint8), id="no rows"),
         pytest.param(np.zeros((20, 0), np.uint8), id="no columns"),
-        pytest.param(np.zeros((33, 2), np.uint8), id="a needle"),
+        pytest.param(np.zeros((33, 2), np.uint8), id="narrow"),
     ],
 )
 def test_arrays_that_would_crash_the_library_are_refused(library: CrnnLibrary, line: Pixels) -> None:
@@ -126,8 +126,8 @@ def test_arrays_that_would_crash_the_library_are_refused(library: CrnnLibrary, l
     reader.close()
 
 
-def test_a_missing_package_is_refused_naming_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ocrsvc.engines.tr_crnn.recognizer.PACKAGE", "a-package-that-nobody-has")
+def test_the_error_for_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ocrsvc.engines.tr_crnn.recognizer.PACKAGE", "a-package-that-does-not-exist")
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     with pytest.raises(EngineUnavailable, match=r"'\.\[tr\]'"):
@@ -135,7 +135,7 @@ def test_a_missing_package_is_refused_naming_the_extra(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("system", "machine"), [("Darwin", "arm64"), ("Linux", "aarch64"), ("Windows", "AMD64")])
-def test_other_machines_are_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
+def test_other_platforms_are_refused_with_remedy(monkeypatch: pytest.MonkeyPatch, system: str, machine: str) -> None:
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     with pytest.raises(EngineUnavailable, match=f"{machine} {system}.*OCRSVC_ENGINE=ppocr"):
@@ -143,7 +143,7 @@ def test_other_machines_are_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatc
 
 
 @needs_tr
-def test_a_damaged_model_is_refused_and_aborts_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_damaged_model_raises_instead_of_aborting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     installed = metadata.distribution("tr")
     for folder in ("tr", f"tr-{installed.version}.dist-info"):
         shutil.copytree(str(installed.locate_file(folder)), tmp_path / folder)
@@ -162,7 +162,7 @@ def steps(*indices: int, probabilities: tuple[float, ...] | None = None) -> Step
 
 
 @pytest.mark.parametrize(
-    ("said", "text"),
+    ("steps_", "text"),
     [
         pytest.param(steps(), "", id="nothing"),
         pytest.param(steps(0, 0), "", id="blanks"),
@@ -170,8 +170,8 @@ def steps(*indices: int, probabilities: tuple[float, ...] | None = None) -> Step
         pytest.param(steps(-1, 3, -1), "c", id="below 0 is blank"),
     ],
 )
-def test_steps_are_decoded_to_text(said: Steps, text: str) -> None:
-    assert decode(said, "abc").text == text
+def test_steps_are_decoded_to_text(steps_: Steps, text: str) -> None:
+    assert decode(steps_, "abc").text == text
 
 
 def test_a_character_outside_the_table_is_an_error() -> None:
@@ -179,7 +179,7 @@ def test_a_character_outside_the_table_is_an_error() -> None:
         decode(steps(4), "abc")
 
 
-def test_a_line_gets_a_margin_of_its_edge_s_colour_and_is_squeezed_beyond_the_limit() -> None:
+def test_a_line_gets_a_margin_in_its_edge_colour_and_long_ones_are_compressed() -> None:
     crop = np.full((20, 60), 40, np.uint8)
     crop[5:15, 5:55] = 200
     framed = prepare(crop)

@@ -1,4 +1,4 @@
-"""Traces with the stages of each request go to a collector; an unreachable collector delays no request."""
+"""Traces with each request's stages are sent to a collector; an unreachable collector delays no request."""
 
 import json
 import os
@@ -32,7 +32,7 @@ MISSING = "the extra otel is not installed: opentelemetry-exporter-otlp-proto-ht
 
 
 class Receiver:
-    """A collector at `url`, which keeps all spans in order, and the last attributes of their resource."""
+    """A collector at `url` that keeps all spans in order and the latest resource attributes."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -49,7 +49,7 @@ class Receiver:
 
     @property
     def roots(self) -> list[Any]:
-        """The spans of requests; SPAN_KIND_SERVER is 2."""
+        """Request spans, whose kind is SPAN_KIND_SERVER (2)."""
         return [span for span in list(self.spans) if span.kind == 2]
 
     def children_of(self, root: Any) -> list[Any]:
@@ -63,7 +63,7 @@ def attributes_of(message: Any) -> dict[str, str]:
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A collector on a free port; skips the test without the extra."""
+    """Run a collector on a free port; skips the test if the extra otel is not installed."""
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=MISSING)
     receiver = Receiver()
 
@@ -84,7 +84,7 @@ def tracing_to(url: str, env: Mapping[str, str] | None = None) -> dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A service that sends its traces to a collector, and the port of its gRPC server."""
+    """A service that sends traces to a collector, and its gRPC port."""
 
     server: Server
     receiver: Receiver
@@ -129,7 +129,7 @@ def test_request_span_has_its_stages_as_children(traced: Traced) -> None:
     assert (traced.receiver.resources["service.name"], traced.receiver.resources["zone"]) == ("ocrsvc", "here")
     children = traced.receiver.children_of(root)
     assert {"receive", "decode", "detect", "answer"} <= {span.name for span in children} <= set(STAGES)
-    # One after the other, without a gap, from the beginning of the request to its end.
+    # The stages follow one another without gaps from the start of the request to its end.
     ends = [root.start_time_unix_nano, *(span.end_time_unix_nano for span in children)]
     assert [span.start_time_unix_nano for span in children] == ends[:-1]
     assert ends[-1] == root.end_time_unix_nano
@@ -152,7 +152,7 @@ def test_grpc_call_is_a_span(traced: Traced) -> None:
 
 
 def test_replaced_worker_sends_its_last_spans() -> None:
-    # Nothing is sent before its time but when the worker ends.
+    # With this delay of 10 min, spans are only sent when the worker stops.
     env = {"OTEL_BSP_SCHEDULE_DELAY": "600000"}
     with receiving() as receiver, run_server(tracing_to(receiver.url, env)) as server:
         [worker] = server.workers()
@@ -167,7 +167,7 @@ def test_replaced_worker_sends_its_last_spans() -> None:
 def test_unreachable_collector_delays_no_request_and_spans_count_as_dropped() -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=MISSING)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        # It takes connections and never answers.
+        # This port accepts connections and never answers.
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         env = {"OTEL_EXPORTER_OTLP_TIMEOUT": "60", "OTEL_BSP_MAX_QUEUE_SIZE": "20"}
         with run_server(tracing_to(url, env)) as server:
@@ -178,12 +178,12 @@ def test_unreachable_collector_delays_no_request_and_spans_count_as_dropped() ->
             assert server.metric("ocrsvc_trace_spans_dropped_total") > 50
             began_s = time.monotonic()
             assert server.stop() == 0
-            # One sending has a minute.
+            # The stop must not wait for the export timeout of 60 s.
             assert time.monotonic() - began_s < 30
 
 
 class Exporter:
-    """May fail."""
+    """An exporter that can be made to fail."""
 
     def __init__(self, *, fails: bool = False) -> None:
         self.fails = fails
@@ -219,7 +219,7 @@ def span() -> RequestSpan:
 def test_ratio_applies_only_to_own_traces() -> None:
     tracer, _ = make(Exporter(), ratio=0.25)
     begun = [tracer.begin(None, "x", may_start_trace=True) for _ in range(4000)]
-    # Four standard deviations of a binomial distribution.
+    # Within four standard deviations of the binomial distribution.
     assert abs(sum(context.is_sampled for context in begun) - 1000) < 4 * (4000 * 0.25 * 0.75) ** 0.5
     assert len({context.trace_id for context in begun}) == len({context.span_id for context in begun}) == 4000
     for flags in (0, 1):
@@ -296,7 +296,7 @@ def ask_until_recycled(server: Server, number: int, answers: dict[str, Any]) -> 
             answers[request_id] = answer.status_code, answer.headers["X-Request-Id"]
 
 
-def test_nothing_is_lost_or_counted_twice_over_five_recycles() -> None:
+def test_five_recycles_lose_and_duplicate_nothing() -> None:
     answers: dict[str, Any] = {}
     with receiving() as receiver:
         with run_server(ENV | {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}) as server:
@@ -314,12 +314,12 @@ def test_nothing_is_lost_or_counted_twice_over_five_recycles() -> None:
             counts = [server.metric(f"ocrsvc_{name}") for name in names]
         events = [json.loads(line) for line in server.lines]
     assert {status for status, _ in answers.values()} == {200}
-    assert all(told == request_id for request_id, (_, told) in answers.items())
+    assert all(returned_id == request_id for request_id, (_, returned_id) in answers.items())
     recycles = counts.pop(2)
     assert (counts, recycles >= RECYCLES) == ([len(answers), len(answers), 0, 0], True)
     lines = Counter(event["id"] for event in events if event["event"] == "request" and event["adapter"] == "api")
     assert lines == Counter(dict.fromkeys(answers, 1))
     assert Counter(attributes_of(root)["ocrsvc.request_id"] for root in receiver.roots) == lines
     assert [event for event in events if event["level"] in {"error", "critical"}] == []
-    # The last words of a worker are there, too.
+    # A worker's last log lines must also arrive.
     assert Counter(event["event"] for event in events)["draining"] >= RECYCLES

@@ -1,4 +1,4 @@
-"""Curved pages: how much lines bend, flattening by a known grid, and when a page is flattened before it is read."""
+"""Curved pages: flattening with a known grid, and when pages are flattened before they are read."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ SAG_PX = 60.0
 
 
 def even_grid(left: float, top: float, width: int, height: int, *, flat: tuple[int, int]) -> PageGrid:
-    """A page that lies flat in its picture, in a rectangle."""
+    """The grid of a flat page that fills this rectangle of its picture."""
     x, y = np.meshgrid(np.linspace(left, left + width, 31), np.linspace(top, top + height, 45))
     return PageGrid(np.stack([x, y], axis=-1).astype(np.float32), *flat)
 
@@ -33,12 +33,12 @@ def test_flattening_restores_the_original_page() -> None:
     page = flat_page()[0]
     picture, grid = bent(page, 80.0)
     shade = 0.7 + 0.3 * np.sin(np.pi * (np.arange(WIDTH) + 0.5) / WIDTH)
-    # Between rows of the grid and by two interpolations, the edges of strokes differ a little.
+    # Two interpolations change the edges of strokes slightly.
     assert np.abs(grid.flatten(picture) - page * shade).mean() < 4
 
 
 @pytest.mark.parametrize(("max_pixels", "size"), [(10**9, (100, 150)), (3750, (50, 75)), (1, (1, 1))])
-def test_the_flat_page_is_as_large_as_in_its_picture_at_most(max_pixels: int, size: tuple[int, int]) -> None:
+def test_a_flat_page_is_at_most_as_large_as_in_its_picture(max_pixels: int, size: tuple[int, int]) -> None:
     grid = make_grid(even_grid(20, 30, 100, 150, flat=(1, 1)).points, max_pixels)
     assert (grid.width, grid.height) == pytest.approx(size, abs=1)
 
@@ -66,7 +66,7 @@ def striped_page() -> Pixels:
 
 @dataclass
 class BarReader:
-    """Finds the bars of a page and reads each as `bar`."""
+    """A reader that finds dark bars and reads each as `bar`."""
 
     pixels: Pixels
     mask: LastMask | None
@@ -89,8 +89,8 @@ def open_bars(task: ReadTask, mask: LastMask | None) -> BarReader:
 
 
 @dataclass
-class Grids:
-    """Gives a known grid and counts how often it was asked for."""
+class KnownGrid:
+    """Returns a known grid and counts the calls."""
 
     points: NDArray[np.float32]
     asked: int = 0
@@ -102,13 +102,13 @@ class Grids:
         return self.points
 
 
-def bent_bars() -> tuple[Pixels, Grids]:
-    # Lit evenly, so that the bars are found everywhere.
+def bent_bars() -> tuple[Pixels, KnownGrid]:
+    # Remove the shading, so that all bars are found.
     picture, grid = bent(striped_page(), SAG_PX, background=250)
-    return np.asarray(np.where(picture < 160, 100, 250), np.uint8), Grids(grid.points)
+    return np.asarray(np.where(picture < 160, 100, 250), np.uint8), KnownGrid(grid.points)
 
 
-def read_bars(pixels: Pixels, grids: Grids, options: ReadOptions | None = None) -> Page:
+def read_bars(pixels: Pixels, grids: KnownGrid, options: ReadOptions | None = None) -> Page:
     return read_unwarped(ReadTask(Image(pixels, "png"), options or ReadOptions()), open_bars, grids.find)
 
 
@@ -132,10 +132,10 @@ def test_a_bent_page_is_read_flattened_with_boxes_in_the_picture() -> None:
 
 def test_a_page_that_flattening_does_not_improve_is_read_unflattened() -> None:
     picture, grids = bent_bars()
-    useless = Grids(even_grid(0, 0, picture.shape[1], picture.shape[0], flat=(1, 1)).points)
+    useless = KnownGrid(even_grid(0, 0, picture.shape[1], picture.shape[0], flat=(1, 1)).points)
     page = read_bars(picture, useless)
     assert useless.asked == 1
-    # The boxes are those of the picture, with level sides, as the reader found them.
+    # The boxes were found in the unflattened picture, so their sides are level.
     assert all(line.box[0][1] == line.box[1][1] for line in page.lines)
     assert page.lines
     grids.points = grids.points[:40]
@@ -152,14 +152,14 @@ def test_flat_pages_and_those_with_few_lines_or_too_long_sides_are_not_flattened
     assert grids.asked == 0
 
 
-def test_cancelled_work_ends_before_the_model_runs() -> None:
+def test_a_cancelled_page_is_dropped_before_the_model_runs() -> None:
     picture, grids = bent_bars()
     with pytest.raises(DeadlineExceeded):
         read_unwarped(ReadTask(Image(picture, "png"), check=give_up_at(1)), open_bars, grids.find)
     assert grids.asked == 0
 
 
-def words_right(page: Page, truth: Sequence[str]) -> float:
+def share_of_words_read(page: Page, truth: Sequence[str]) -> float:
     expected, found = " ".join(truth).split(), page.text.split()
     return sum(word in found for word in expected) / len(expected)
 
@@ -168,7 +168,7 @@ def test_a_bent_page_is_read_completely_in_order_with_correct_boxes(handle: Page
     page, truth = flat_page()
     picture, grid = bent(page, SAG_PX)
     unwarped = read(handle, picture)
-    assert words_right(unwarped, truth) > 0.97
+    assert share_of_words_read(unwarped, truth) > 0.97
     joined, rows = " ".join(unwarped.text.split()), [row for row in truth if not row[-1].isdigit()]
     assert sum(row in joined for row in rows) / len(rows) > 0.9
     assert read(handle, picture, unwarp=False) != unwarped
@@ -184,11 +184,11 @@ def test_a_bent_page_is_read_completely_in_order_with_correct_boxes(handle: Page
 
 
 @pytest.mark.parametrize("degrees", [90, 180])
-def test_a_bent_page_on_its_side_is_read(handle: PageHandle, degrees: int) -> None:
+def test_a_rotated_bent_page_is_read(handle: PageHandle, degrees: int) -> None:
     page, truth = flat_page()
     found = read(handle, np.ascontiguousarray(turn(bent(page, SAG_PX)[0], degrees)))
     assert found.angle == -degrees % 360
-    assert words_right(found, truth) > 0.9
+    assert share_of_words_read(found, truth) > 0.9
 
 
 def test_a_page_reads_the_same_alone_and_beside_a_bent_one(handle: PageHandle) -> None:
@@ -201,7 +201,7 @@ def test_a_page_reads_the_same_alone_and_beside_a_bent_one(handle: PageHandle) -
 
 def test_detect_false_never_flattens(handle: PageHandle) -> None:
     def refuse(*_: object) -> NDArray[np.float32]:
-        raise AssertionError("no lines were asked for")
+        raise AssertionError("The page must not be flattened.")
 
     never = replace(handle, find_grid=refuse)
     picture = bent(flat_page()[0], SAG_PX)[0]

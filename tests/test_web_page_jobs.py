@@ -1,4 +1,4 @@
-"""The web page in a real browser: documents with too many pages for one request, tables, and its layout."""
+"""The web page in a real browser: documents with too many pages for one request, tables, and the page's layout."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def opened(browser: Browser, server: Server) -> Iterator[Open]:
 
 
 def read_document(page: Page) -> None:
-    """Read a document of three pages, one more than a request may have."""
+    """Read a document of three pages; a request may have two."""
     page.set_input_files("#files", [DOCUMENT])
     expect(page.locator("#items [data-state=done]")).to_have_count(1)
     expect(page.locator("#leaf-of")).to_have_text("/ 3")
@@ -77,7 +77,7 @@ def test_removed_job_is_deleted_and_a_missing_one_is_reported(opened: Open) -> N
     expect(page.get_by_role("alert").get_by_role("button")).to_have_text("Choose another file")
 
 
-def test_a_job_is_followed_while_the_service_cannot_be_reached(opened: Open) -> None:
+def test_a_job_is_followed_through_a_failed_request(opened: Open) -> None:
     page, failures = opened(), iter([True])
     page.route("**/v1/jobs/*/pages*", lambda route: route.abort() if next(failures, False) else route.continue_())
     read_document(page)
@@ -133,7 +133,7 @@ def test_options_for_tables_codes_regions_text_layer_and_masks_are_sent(opened: 
 
 
 def overlaps(page: Page, root: str) -> list[str]:
-    """Visible controls below an element that overlap another or leave the element."""
+    """Visible controls inside an element that overlap each other or extend beyond the element."""
     found: list[str] = page.evaluate(OVERLAPS, root)
     return found
 
@@ -154,7 +154,7 @@ def test_controls_neither_overlap_nor_leave_their_card(opened: Open, width_px: i
             assert [
                 wrong for root in ("#settings", "#tray .bar", "#picture", "#result") for wrong in overlaps(page, root)
             ] == []
-    # A job and a request that are in work, and what is left of them when they are cancelled.
+    # A running job and a running request, before and after they are cancelled.
     page.route(re.compile("/v1/(ocr|jobs/.*/pages)"), lambda _: None)
     page.set_input_files("#files", [IMAGE, DOCUMENT])
     expect(page.locator("#cancel")).to_be_visible()

@@ -1,4 +1,4 @@
-"""Words and characters of lines: where words begin, by script, and where they stand, held against ink."""
+"""Words and characters of lines: where words begin in each script, and how well their boxes match the ink."""
 
 import itertools
 import time
@@ -17,7 +17,7 @@ from ocrsvc.engines.ppocr.pipeline.words import ink_columns, place_characters
 from ocrsvc.imaging.word_split import open_jieba, word_begins
 from ocrsvc.results import Decoder, Line, Page, Pixels, Word
 
-LETTER_GAP_PX = 8  # between letters of line.png and notice.png there are 6 at most, between words 10 and more
+LETTER_GAP_PX = 8  # in line.png and notice.png, at most 6 between letters and at least 10 between words
 NOTICE = [
     "通|知|Notice",
     "图|书|馆|今|天|下|午|三|点|关|门|。",
@@ -50,7 +50,7 @@ def test_word_boxes_end_at_their_ink(handle: PageHandle, decoder: Decoder) -> No
     assert texts(page) == NOTICE
     assert_between_gaps(words_of(page.lines[2]), pixels[160:205])
     assert all(0.5 < word.confidence <= 1 and not word.characters for line in page.lines for word in words_of(line))
-    # The whole image as one line; and words are not there unless they are asked for.
+    # Read the whole image as one line; and check that words are absent by default.
     alone = read(handle, line, detect=False, words=True, decoder=decoder)
     assert texts(alone) == [NOTICE[2]]
     assert_between_gaps(words_of(alone.lines[0]), line)
@@ -81,7 +81,7 @@ def test_words_of_a_turned_page_have_image_coordinates(handle: PageHandle, name:
 
 
 def test_characters_of_vertical_lines_have_boxes_in_their_cells(handle: PageHandle) -> None:
-    """The Chinese line of notice.png set downwards, in columns from right to left."""
+    """The page has the Chinese line of notice.png as vertical text, in columns from right to left."""
     line, corners = load("notice.png")[98:138, 32:332], []
     pixels: Pixels = np.full((460, 280, 3), 255, np.uint8)
     for column, row in itertools.product(range(3), range(10)):
@@ -127,7 +127,7 @@ THREE = [(20, 12, 40, 38), (44, 20, 60, 38), (90, 12, 112, 44)]
 
 
 def path_of(text: str, *steps: int, width: int = WIDTH) -> Path:
-    """A path whose characters stand on one step each."""
+    """A path with one step per character."""
     places = np.array(steps, np.intp)
     return Path(list(text), places, places, width // STEP_PX, 0.9, np.full(len(text), 0.9))
 
@@ -140,7 +140,7 @@ def blocks(*sides: tuple[int, int, int, int], ink: int = 20, paper: int = 240) -
 
 
 def placed(path: Path, crop: Pixels) -> list[tuple[int, ...]]:
-    """The characters' sides in pixels: left, top, right, bottom."""
+    """The characters' boxes in pixels: left, top, right, bottom."""
     (found,) = place_characters([(path, ink_columns(crop))], HEIGHT)
     assert found is not None
     return [tuple(map(round, sides)) for sides in (found.boxes * [WIDTH, HEIGHT, WIDTH, HEIGHT]).tolist()]
@@ -160,7 +160,7 @@ def test_ink_is_assigned_to_the_right_character(
     assert list(map(list, placed(path_of(text, *steps), blocks(*ink)))) == expected
 
 
-def test_touching_characters_are_cut_at_the_thinnest_ink_and_late_marks_keep_theirs() -> None:
+def test_touching_characters_are_split_at_the_thinnest_ink_and_a_full_stop_keeps_its_box() -> None:
     crop = blocks((20, 12, 40, 38), (40, 34, 44, 38), (44, 12, 64, 38))
     (_, _, right, _), (left, _, _, _) = placed(path_of("ru", 3, 6), crop)
     assert 40 <= left == right <= 44

@@ -1,4 +1,4 @@
-"""The work queue: places, order, and what never reaches a server."""
+"""The work queue: places, order, priorities, and Retry-After."""
 
 import pytest
 from support import Clock
@@ -10,7 +10,7 @@ BATCH = RequestContext("batch")
 
 
 class Work(Job[str]):
-    """A piece of work with a name."""
+    """A job with a name."""
 
     def __init__(self, name: str, deadline: float, context: RequestContext) -> None:
         super().__init__(deadline, context)
@@ -72,7 +72,7 @@ def test_retry_after_follows_the_usual_service_time() -> None:
     put(queue, "waiting")
     with pytest.raises(QueueFull) as refusal:
         queue.reserve()
-    assert refusal.value.retry_after_s == 7  # 1 s, and a tenth of the 60 s more
+    assert refusal.value.retry_after_s == 7  # the usual 1 s plus a tenth of the 60 s beyond it
 
 
 @pytest.mark.parametrize("most", [1, 3])
@@ -85,11 +85,11 @@ def test_every_fifth_job_is_batch_while_both_priorities_wait(most: int) -> None:
     while len(taken) < 60:
         for name in names(queue.take(most)):
             taken.append(name)
-            # The caller that was served sends the next one.
+            # Each served caller sends another job.
             put(queue, name, context=BATCH if name.startswith("b") else DEFAULT_CONTEXT)
     batch = [index for index, name in enumerate(taken) if name.startswith("b")]
     assert batch == list(range(BATCH_EVERY - 1, len(taken), BATCH_EVERY))
-    # Interactive jobs count only while batch jobs wait.
+    # Interactive jobs count towards the next batch job only while batch jobs wait.
     queue, _ = make_queue(places=40)
     for number in range(BATCH_EVERY):
         put(queue, f"alone{number}")

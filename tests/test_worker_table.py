@@ -1,4 +1,4 @@
-"""The worker table, which processes share."""
+"""The worker table in memory shared between processes."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import pytest
 from ocrsvc.telemetry.worker_table import State, WorkerEntry, WorkerTable
 
 
-class _BeginsToDrain:
-    """An entry whose worker starts to drain after `reads` of its fields were read."""
+class _DrainingEntry:
+    """An entry whose worker starts to drain after `reads` reads of its fields."""
 
     def __init__(self, entry: WorkerEntry, reads: int) -> None:
         self._entry, self._reads = entry, reads
@@ -26,6 +26,6 @@ def test_snapshot_during_the_start_of_a_drain_is_consistent(reads: int) -> None:
     worker_table = WorkerTable()
     entry = worker_table.entry(worker_table.allocate(1.0))
     entry.state = State.READY
-    worker_table._entries = [_BeginsToDrain(entry, reads)]  # type: ignore[assignment]
+    worker_table._entries = [_DrainingEntry(entry, reads)]  # type: ignore[assignment]
     [worker] = worker_table.live()
     assert worker.state is State.READY or worker.drained_s == 9.0
