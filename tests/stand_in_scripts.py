@@ -23,7 +23,7 @@ Frame = tuple[int, int, int, int]
 """Left, top, right, bottom, in pixels."""
 
 STRIPES: Final = 5
-STEM: Final = 0.2  # width, in letter heights
+STEM: Final = 0.2  # width of a stem; all widths are in letter heights
 WIDE: Final = 0.7  # width of a letter
 APART: Final = 0.4
 SPACE: Final = 1.2  # between words

@@ -73,7 +73,7 @@ def all_routes(app: Flask) -> list[tuple[str, str]]:
 
 
 def send(client: FlaskClient, method: str, path: str, headers: Mapping[str, str]) -> Any:
-    """Send a request with exactly this path; in the test client's own argument, // would start a host name."""
+    """Send a request with exactly this path; the test client would parse a path with // as a host name."""
     return client.open("/", method=method, headers=headers, environ_overrides={"PATH_INFO": path})
 
 

@@ -19,7 +19,7 @@ from ocrsvc.results import Decoder, ReadOptions
         ("Sats. only", 0.97, False),
         ("14A", 0.999, False),  # the image may show "14 A"
         ("RM0.60", 0.999, False),
-        ("共14条", 0.999, True),  # spaces beside Chinese are decided for the whole page
+        ("共14条", 0.999, True),  # spaces next to Chinese are decided once per page
         ("", 0.0, False),
     ],
 )

@@ -56,7 +56,7 @@ def test_child_that_does_not_close_is_killed(plain: Spawner, monkeypatch: pytest
         stopped = pid_of(handle)
         os.kill(stopped, signal.SIGSTOP)
         handle.close()
-        wait_until(lambda: not process_state(stopped), "a child that does not close is not killed")
+        wait_until(lambda: not process_state(stopped), "a child that does not close is killed")
         assert summary(other.read([a_task(noise(1))])) == [crc(noise(1))]
 
 
@@ -102,7 +102,7 @@ def test_failed_child_start_fails_its_image_leaks_nothing_and_recovers(
             assert os.strerror(code) in answer.detail
             assert summary(handle.read([image])) == [EngineFailed]
             assert open_files() <= files
-        wait_until(lambda: summary(handle.read([image])) == [crc(noise(1))], "no child has come back")
+        wait_until(lambda: summary(handle.read([image])) == [crc(noise(1))], "a new child reads the image")
         assert denylist_of(handle).is_empty()
         assert open_files() == files
 
@@ -135,14 +135,14 @@ def test_fork_server_survives_a_lack_of_descriptors(plain: Spawner, spare: int) 
     with opened_handle(spawner=plain) as handle, opened_handle(spawner=plain) as other:
         fork_server, dead = fork_server_of(handle), pid_of(handle)
         os.kill(dead, signal.SIGKILL)
-        wait_until(lambda: not process_state(dead), "the dead child is still a zombie")
+        wait_until(lambda: not process_state(dead), "the dead child is reaped")
         used = {int(file.name) for file in Path(f"/proc/{fork_server}/fd").iterdir()}
         lowest_free = min(set(range(max(used) + 2)) - used)
         with file_limit(fork_server, lowest_free + spare):
             assert summary(handle.read([image])) == [EngineFailed]
             assert summary(other.read([image])) == [crc(noise(1))]
             assert {int(file.name) for file in Path(f"/proc/{fork_server}/fd").iterdir()} == used
-        wait_until(lambda: summary(handle.read([image])) == [crc(noise(1))], "no child has come back")
+        wait_until(lambda: summary(handle.read([image])) == [crc(noise(1))], "a new child reads the image")
         assert fork_server_of(handle) == fork_server
 
 
@@ -196,7 +196,7 @@ def test_child_at_its_gpu_memory_limit_is_replaced(gpu_home: Path, gpu_bytes: in
             handle.read([page])
             return pid_of(handle) != first
 
-        wait_until(is_replaced, f"the child is not replaced at {handle.child.gpu_bytes} bytes of GPU memory")
+        wait_until(is_replaced, f"the child is replaced; it has {handle.child.gpu_bytes} bytes of GPU memory")
         assert 0 < handle.child.gpu_bytes < 200 * MB
 
 

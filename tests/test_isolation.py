@@ -135,7 +135,7 @@ def test_death_of_an_idle_child_blames_no_image_and_leaves_no_zombie(plain: Spaw
             assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
         assert denylist_of(handle).is_empty()
         fork_server = fork_server_of(handle)
-        wait_until(lambda: children_of(fork_server) == [pid_of(handle)], "dead children are still zombies")
+        wait_until(lambda: children_of(fork_server) == [pid_of(handle)], "dead children are reaped")
 
 
 def test_hanging_child_is_killed_and_a_second_hang_is_refused() -> None:
@@ -186,7 +186,7 @@ def test_child_at_its_image_limit_is_replaced_by_a_ready_successor() -> None:
         assert len(seen) == 3
         # A read that waited for the successor would take the whole warm-up of 2 s.
         assert slowest_s < 1.8
-        wait_until(lambda: not process_state(first), "the old child has not ended")
+        wait_until(lambda: not process_state(first), "the old child ends")
 
 
 def test_child_at_its_memory_limit_is_replaced() -> None:
@@ -215,7 +215,7 @@ def test_killed_fork_server_is_replaced_without_blaming_an_image() -> None:
         first = pid_of(handle)
         with signalled(fork_server_of(handle), signal.SIGKILL, 0.2):
             assert summary(handle.read([a_task(pixels)])) == [crc(pixels)]
-        wait_until(lambda: not process_state(first), "the child has outlived its fork server")
+        wait_until(lambda: not process_state(first), "the child ends with its fork server")
         assert denylist_of(handle).is_empty()
 
 
@@ -266,7 +266,7 @@ def test_images_fail_at_once_during_back_off_and_children_recover(tmp_path: Path
         assert {type(answer) for answer in answers} == {errors.EngineFailed}
         assert time.monotonic() - began_s < 3.0
         away.rename(home)
-        wait_until(lambda: isinstance(handle.read([page])[0], Page), "no child has come back")
+        wait_until(lambda: isinstance(handle.read([page])[0], Page), "a new child reads the image")
 
 
 LINE = Line("正品", 0.5, ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)))

@@ -214,7 +214,7 @@ def test_paper_grain_is_not_taken_for_rules() -> None:
 
 
 @pytest.mark.parametrize("name", RECEIPTS)
-def test_totals_and_addresses_are_read_as_on_real_receipts(name: str) -> None:
+def test_totals_and_addresses_of_real_receipts_are_read_in_order(name: str) -> None:
     texts, *places = zip(*RECEIPTS[name]["lines"], strict=True)
     rules = as_rules([(left, y, right, y) for left, right, y in RECEIPTS[name]["rules"]])
     assert_in_order(list(zip(*places, strict=True)), rules, texts)

@@ -56,6 +56,6 @@ def test_error_of_a_request_does_not_stop_the_next() -> None:
     ("client", "header", "expected"),
     [(("192.0.2.1", 5), "", "192.0.2.1"), (("192.0.2.1", 5), "X-Real-IP", "198.51.100.7")],
 )
-def test_caller_of_a_turn_is_the_requests_caller(client: Any, header: str, expected: str) -> None:
+def test_the_caller_is_the_client_or_the_address_in_its_header(client: Any, header: str, expected: str) -> None:
     request = SimpleNamespace(headers=[("HOST", "x"), ("X-REAL-IP", "203.0.113.9, 198.51.100.7")])
     assert caller_of(request, client, header) == expected

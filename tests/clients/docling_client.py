@@ -1,4 +1,4 @@
-"""Converts an image and a PDF with docling's own client, by each of its methods for files, and prints their texts.
+"""Converts an image and a PDF with docling's client, by each of its methods for files, and prints their texts.
 
 python docling_client.py URL IMAGE PDF
 """

@@ -15,7 +15,7 @@ from typing import Any
 write = print
 
 
-def stand_in(name: str, **members: Any) -> None:
+def stub_module(name: str, **members: Any) -> None:
     """Register a stub for a paperless-ngx or Django module that the parser imports."""
     package = name.partition(".")[0]
     sys.modules.setdefault(package, ModuleType(package))
@@ -23,9 +23,9 @@ def stand_in(name: str, **members: Any) -> None:
     vars(sys.modules[name]).update(members)
 
 
-stand_in("documents.parsers", ParseError=RuntimeError)
-stand_in("paperless.version", __full_version_str__="3")
-stand_in(
+stub_module("documents.parsers", ParseError=RuntimeError)
+stub_module("paperless.version", __full_version_str__="3")
+stub_module(
     "django.conf",
     settings=SimpleNamespace(
         REMOTE_OCR_ENGINE="azureai",
