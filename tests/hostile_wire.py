@@ -1,4 +1,4 @@
-"""Hostile conversations over HTTP/1.1, by name: what each connection sends, piece by piece, and how it behaves."""
+"""Hostile HTTP/1.1 clients by name: the pieces that each connection sends, and its timing."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ _ROWS: Final = data_of("hostile_heads")
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What connections say that all say the same: pieces of a size, in a full run and in a quick test (`short`).
+    """The bytes that each of several connections sends: `size` bytes in a full run, `short` in a quick test.
 
-    There is a pause between the pieces of a connection, which stays open for `hold_s` once it has said everything,
-    answered or not; 0 waits for the answer. `reads` says whether answers are read while there is something to read.
+    The client pauses for `pause_s` between pieces. After the last piece it keeps the connection open for `hold_s`,
+    answered or not; 0 waits for the answer. `reads`: whether the client reads answers that arrive.
     """
 
     pieces: MakePieces
@@ -41,7 +41,7 @@ def head(path: str, *fields: bytes, method: str = "POST") -> bytes:
 
 
 def request(path: str, content_type: str, body: bytes, *fields: bytes) -> list[bytes]:
-    """A whole request whose connection ends with its answer."""
+    """A complete request with Connection: close."""
     kind = (b"Content-Type: " + content_type.encode("latin-1"),) if content_type else ()
     return [head(path, *kind, *fields, b"Content-Length: %d" % len(body)) + _END, body]
 
@@ -74,14 +74,14 @@ def _large_body(size: int) -> list[bytes]:
     return request("/v1/ocr", "image/png", bytes(size))
 
 
-# The beginning of a TLS 1.2 record with a ClientHello, which says that more comes.
+# The first bytes of a TLS ClientHello; its length fields announce 512 bytes.
 CLIENT_HELLO: Final = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32)
 
 _MB: Final = 1_000_000
 
 
 def _slow(start: bytes, pieces: Sequence[bytes]) -> Conversation:
-    """A piece each tenth of a second: 1.2 kB/s where it has 120 bytes."""
+    """Send a piece every 0.1 s: 1.2 kB/s with pieces of 120 bytes."""
     return Conversation(lambda _: [start, *pieces], pause_s=0.1, connections=120, short_connections=24, short=1)
 
 
@@ -143,7 +143,7 @@ CONVERSATIONS: Final[Mapping[str, Conversation]] = {
 
 
 def header_conversations() -> dict[str, Conversation]:
-    """Each hostile value of each header, as long as one header may be."""
+    """Each header with each hostile value of up to 8,000 bytes."""
     return {
         f"header {name} {kind}": _field(name, make(8_000))
         for name, makes in HEADER_VALUES.items()
@@ -156,6 +156,6 @@ def _query(path: str, text: str, _size: int) -> list[bytes]:
 
 
 def query_conversations(path: str) -> dict[str, Conversation]:
-    """Each hostile query behind a path, as long as a request line may be."""
+    """Each hostile query string on a path, up to the maximum length of a request line."""
     texts = {kind: make(3_800).decode() for kind, make in QUERIES.items()}
     return {f"query {kind}": Conversation(partial(_query, path, text)) for kind, text in texts.items()}

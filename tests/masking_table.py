@@ -1,8 +1,8 @@
-r"""Real-looking sentences in Chinese and English, with numbers that are to be masked, and with those that are not.
+r"""Realistic Chinese and English sentences with numbers that must be masked and numbers that must not.
 
-They are in masking_sentences.txt, `\n` a line's end; what is to be masked stands in « ». Check digits are right by
-GB 11643, GB 32100, ISO 13616 and ISO 7812. A heading says the group, which a report has a line for, and the kind of its
-numbers; a group that begins with "not" has none.
+The sentences are in masking_sentences.txt: `\n` is a line break, « » enclose a number to mask. Check digits are valid
+by GB 11643, GB 32100, ISO 13616 and ISO 7812. A heading names a group (a line of the report) and the kind of its
+numbers; a group whose name begins with "not" has no numbers to mask.
 """
 
 import re
@@ -16,7 +16,7 @@ _SENTENCES: Final = Path(__file__).with_name("masking_sentences.txt")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A sentence; `begin` and `end` of each number in it that is to be masked."""
+    """A sentence, and the span (begin, end) of each number to mask in it."""
 
     group: str
     kind: str
@@ -36,8 +36,8 @@ def rows() -> list[Row]:
     return table
 
 
-def seen(found: Iterable[tuple[int, int]], text: str) -> list[tuple[int, int]]:
-    """Spans without the spaces at their ends."""
+def trim_spans(found: Iterable[tuple[int, int]], text: str) -> list[tuple[int, int]]:
+    """Spans without leading and trailing spaces."""
     trimmed = []
     for begin, end in found:
         part = text[begin:end]

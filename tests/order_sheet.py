@@ -1,4 +1,4 @@
-"""A sheet on which lines of text are set one after the other: their order is known, and their boxes in a photograph."""
+"""Synthetic sheets of text lines in a known reading order, and the lines' boxes in a simulated photograph."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -20,15 +20,15 @@ ENGLISH = (
 # fmt: on
 CHINESE = "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主发年动同工也能下过子说产种面"
 
-LEADING = 1.3  # from one line of a cell to the next, in sizes of the type
+LEADING = 1.3  # line pitch within a cell, in font sizes
 
 Measure = Callable[[str, float], float]
-"""Width in pixels of a text at a size in pixels."""
+"""Returns the width in pixels of a text at a font size in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetLine:
-    """A line that was set: its text, the corner of its em box, its width and the size of its type, in pixels."""
+    """A placed line: its text, the top left corner of its em box, its width and its font size, in pixels."""
 
     text: str
     left: float
@@ -39,13 +39,13 @@ class SetLine:
 
 
 def estimated_width(text: str, size: float) -> float:
-    """Width without a font: half an em for each Latin character, an em for each Chinese one."""
+    """Width estimated without a font: 0.52 em per ASCII character, 1 em per other character."""
     return sum(size * (0.52 if character.isascii() else 1.0) for character in text)
 
 
 @dataclass(slots=True)
 class Sheet:
-    """Collects lines in the order in which they are read, and left, top, right and bottom of rules."""
+    """Collects lines in reading order, and rules as (left, top, right, bottom)."""
 
     random: random.Random
     measure: Measure = estimated_width
@@ -54,7 +54,7 @@ class Sheet:
     rules: list[tuple[float, float, float, float]] = field(default_factory=list)
 
     def put(self, text: str, left: float, top: float, size: float) -> float:
-        """Set a text from its left edge; returns where it ends."""
+        """Place a text at its left edge; returns its right edge."""
         width = self.measure(text, size)
         self.lines.append(SetLine(text, left, top, width, size))
         return left + width
@@ -72,14 +72,14 @@ class Sheet:
         self.rules += [(left, y, right, y) for y in (top, bottom)] + [(x, top, x, bottom) for x in (left, right)]
 
     def stack(self, texts: Sequence[str], left: float, top: float, size: float) -> float:
-        """Set lines below each other; returns where the next would begin."""
+        """Place lines below each other; returns the top of the next line."""
         for text in texts:
             self.put(text, left, top, size)
             top += LEADING * size
         return top
 
     def wrapped(self, text: str, width: float, size: float) -> list[str]:
-        """A text in lines of at most a width, as a browser divides it."""
+        """Break a text into lines of at most `width`, greedily like a browser."""
         lines: list[str] = []
         for word in text if self.chinese else text.split():
             longer = word if not lines else lines[-1] + ("" if self.chinese else " ") + word
@@ -104,13 +104,13 @@ class Sheet:
         text = self.word()
         while self.measure(longer := text + ("" if self.chinese else " ") + self.word(), size) <= width:
             text = longer
-        if self.chinese:  # set without hyphens, so it ends flush
+        if self.chinese:  # Chinese text is justified without hyphens
             while self.measure(text + "的", size) <= width:
                 text += self.random.choice(CHINESE)
         return text
 
     def paragraph(self, left: float, top: float, width: float, size: float, rows: int, leading: float = 1.35) -> float:
-        """Running text, its last row short; returns where the next row would begin."""
+        """Place running text with a short last row; returns the top of the next row."""
         for row in range(rows):
             last = row == rows - 1
             self.put(self.full_line(width * (self.random.uniform(0.3, 0.9) if last else 1.0), size), left, top, size)
@@ -120,7 +120,7 @@ class Sheet:
     def text_column(
         self, left: float, top: float, width: float, size: float, bottom: float, leading: float = 1.35
     ) -> float:
-        """Paragraphs down to a bottom; returns where the next would begin."""
+        """Fill a column with paragraphs down to `bottom`; returns the top of the next paragraph."""
         while bottom - top > 2 * leading * size:
             rows = min(self.random.randint(3, 8), int((bottom - top) / (leading * size)))
             top = self.paragraph(left, top, width, size, rows, leading) + 0.6 * size
@@ -137,7 +137,7 @@ class Sheet:
         *,
         heads: bool = True,
     ) -> float:
-        """Names on the left, numbers flush right in the other columns; returns where the next row would begin."""
+        """Place names on the left and right-aligned numbers in the other columns; returns the top of the next row."""
         for row in range(rows):
             self.put(self.words(1, 2).capitalize()[: max(3, int(widths[0] / size * 1.5))], left, top, size)
             edge = left + widths[0]
@@ -153,23 +153,20 @@ LEFT, RIGHT, TOP = 90.0, 1110.0, 80.0
 
 
 def header(sheet: Sheet) -> float:
-    """A running title and the number of the page; returns where the text may begin."""
+    """Place a running title and a page number; returns the top of the text."""
     sheet.put(sheet.words(2, 3), LEFT, TOP, 18)
     sheet.put_right(str(sheet.random.randint(2, 400)), RIGHT, TOP, 18)
     return TOP + 70
 
 
 def title(sheet: Sheet, top: float) -> float:
-    """A title in the middle; returns where the text may begin."""
+    """Place a centred title; returns the top of the text."""
     sheet.put_centered(sheet.words(4, 6).capitalize(), (LEFT + RIGHT) / 2, top, 38)
     return top + 80
 
 
 def chart(sheet: Sheet, left: float, top: float, width: float, height: float) -> float:
-    """A title, the vertical axis from top to bottom, the horizontal one from left to right, the legend.
-
-    Returns where the text may go on.
-    """
+    """Place a title, the labels of the vertical and horizontal axes, and a legend; returns the top of the next text."""
     size = 15.0
     sheet.put_centered(sheet.words(3, 4), left + width / 2, top, 19)
     top += 45
@@ -185,13 +182,13 @@ Matrix = NDArray[np.float64]
 Frame = tuple[float, float, float, float]
 """Left, top, right, bottom."""
 
-GROWN = 0.12  # how far a detector's box reaches beyond the ink, in em
+GROWN = 0.12  # margin of a detector's box around the ink, in em
 SHAKEN = 0.05  # standard deviation of its sides, in em
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How the sheet lies in the picture: turned by degrees (clockwise), and narrower at the top by a share."""
+    """Pose of the sheet: `slant` in degrees clockwise, and `keystone`, the share by which its top edge is shorter."""
 
     slant: float = 0.0
     keystone: float = 0.0
@@ -199,7 +196,7 @@ class View:
     def matrix(self, width: float, height: float) -> Matrix:
         """The (3, 3) homography from the sheet to the picture."""
         corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
-        # A page seen from the side is nearer on one side too: the right edge shrinks half as much as the top edge.
+        # Perspective also shortens the right edge, by half as much as the top edge.
         inset = np.array([[1, 0], [-1, 0.5], [0, -0.5], [0, 0]]) * self.keystone * width / 2
         seen = (corners + inset).astype(np.float32)
         tilted = cv2.getPerspectiveTransform(corners, seen)
@@ -208,7 +205,7 @@ class View:
 
 
 def quads_of(lines: Sequence[SetLine], matrix: Matrix, shake: random.Random | None) -> NDArray[np.float32]:
-    """(N, 4, 2) corners of the lines in the picture, clockwise from where reading starts; `shake` moves their sides."""
+    """(N, 4, 2) corners of the lines in the picture, clockwise from the start of reading; `shake` jitters the sides."""
     quads = []
     for line in lines:
         offsets = [GROWN + (shake.gauss(0, SHAKEN) if shake else 0.0) for _ in range(4)]
@@ -222,19 +219,19 @@ def quads_of(lines: Sequence[SetLine], matrix: Matrix, shake: random.Random | No
 
 
 def quads_around(frames: Sequence[Frame]) -> NDArray[np.float32]:
-    """(N, 4, 2) corners of upright lines."""
+    """(N, 4, 2) corners of upright frames, clockwise from the top left."""
     quads = [[[left, top], [right, top], [right, bottom], [left, bottom]] for left, top, right, bottom in frames]
     return np.array(quads, np.float32).reshape(-1, 4, 2)
 
 
 def rules_of(rules: Sequence[tuple[float, float, float, float]], matrix: Matrix) -> NDArray[np.float32]:
-    """(M, 4, 2) corners of rules in the picture: from one end to the other and back."""
+    """(M, 4, 2) corners of the rules in the picture: zero-width quads along each rule."""
     points = np.array([[rule[:2], rule[2:], rule[2:], rule[:2]] for rule in rules], np.float32).reshape(-1, 1, 2)
     seen = cv2.perspectiveTransform(points, matrix) if len(points) else points
     return cast("NDArray[np.float32]", seen.reshape(-1, 4, 2))
 
 
 def order_cer(truth: Sequence[str], read: Sequence[str]) -> float:
-    """Edit distance of the texts without white space, as a share of the true one's length."""
+    """Edit distance of the joined texts without whitespace, divided by the length of the true text."""
     one, other = ("".join("".join(lines).split()) for lines in (truth, read))
     return Levenshtein.distance(one, other) / max(1, len(one))

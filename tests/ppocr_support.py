@@ -1,4 +1,4 @@
-"""Pages of tests/pages, and what an engine of ppocr reads of them."""
+"""Helpers that load tests/pages and read them with the ppocr engine."""
 
 import itertools
 import threading
@@ -16,7 +16,7 @@ from ocrsvc.errors import DeadlineExceeded
 from ocrsvc.results import Box, Check, Image, Page, Pixels, ReadOptions, ReadTask
 
 PAGES = Path(__file__).parent / "pages"
-LINE = "The library closes at 15:00 today."  # what stands on line.png
+LINE = "The library closes at 15:00 today."  # the text of line.png
 
 
 def load(name: str) -> Pixels:
@@ -28,14 +28,14 @@ def text_of(name: str) -> str:
 
 
 def read(handle: Handle, pixels: Pixels, options: ReadOptions | None = None, **more: Any) -> Page:
-    """A page that is read; `more` are read options by name."""
+    """Read one page; `more` are read options by name."""
     (page,) = handle.read([ReadTask(Image(pixels, "png"), options or ReadOptions(**more))])
     assert isinstance(page, Page)
     return page
 
 
 def give_up_at(call: int) -> Check:
-    """A check that raises from that call on."""
+    """A check that raises DeadlineExceeded from its `call`th call on."""
     calls = itertools.count(1)
 
     def check() -> None:
@@ -46,7 +46,7 @@ def give_up_at(call: int) -> Check:
 
 
 class WatchedSession:
-    """A session that waits inside its runs until it may go on, and counts them and who is there."""
+    """A session whose runs block until `go_on` is set; counts runs, concurrent runs (`inside`) and their maximum."""
 
     device, provider, precision, batched, takes_pixels, input_format = "cpu", "none", "fp32", True, False, USUAL
 
@@ -65,11 +65,11 @@ class WatchedSession:
 
 
 def rectangle(left: float, top: float, right: float, bottom: float) -> NDArray[np.float32]:
-    """(4, 2) the corners, clockwise from the upper left one."""
+    """(4, 2) corners of a rectangle, clockwise from the top left."""
     return np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float32)
 
 
 def frame_of(box: Box | Iterable[object]) -> NDArray[np.float64]:
-    """(4,) left, top, right and bottom of the frame around a box."""
+    """(4,) left, top, right and bottom of the bounding box of a quad."""
     corners = np.array(box)
     return np.concatenate([corners.min(axis=0), corners.max(axis=0)])

@@ -13,7 +13,7 @@ from support import wait_until
 
 @contextmanager
 def running_redis(folder: Path) -> Iterator[str]:
-    """The URL of a real Redis on a Unix socket of its own; skips where there is none."""
+    """Start Redis on a private Unix socket and yield its URL; skips the test if Redis is not installed."""
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("redis-server is not installed: apt-get install redis-server")

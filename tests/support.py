@@ -1,4 +1,4 @@
-"""Starts the real service for tests: a real gunicorn on a real socket, with the fake engine unless asked otherwise."""
+"""Starts the real service for tests: gunicorn on a real socket, by default with the fake engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
-# The corpus and the recordings, which lie beside the repository.
+# The folder of the corpus and the recordings, by default beside the repository.
 SHARED = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared"))
 SERVE = ("gunicorn", "-c", "gunicorn.conf.py", "wsgi:app")
 _STOP_S = 60.0
@@ -42,7 +42,7 @@ _ANSWER_S = 30.0
 
 
 class Clock:
-    """Seconds that stand still until a test moves them."""
+    """A clock that advances only when a test changes `now_s`."""
 
     def __init__(self, now_s: float = 10.0**7) -> None:
         self.now_s = now_s
@@ -52,12 +52,12 @@ class Clock:
 
 
 def data_of(name: str) -> Any:
-    """What a YAML file of tests/data holds."""
+    """Parse tests/data/NAME.yaml."""
     return yaml.safe_load((ROOT / "tests" / "data" / f"{name}.yaml").read_text("utf-8"))
 
 
 def filled(value: Any, **texts: str) -> Any:
-    """A value of such a file with these texts in place of their names, which stand behind a dollar sign."""
+    """Replace each $NAME in the strings of a nested value by the text of that name."""
     if isinstance(value, dict):
         return {key: filled(each, **texts) for key, each in value.items()}
     if isinstance(value, list):
@@ -65,20 +65,20 @@ def filled(value: Any, **texts: str) -> Any:
     return Template(value).safe_substitute(texts) if isinstance(value, str) else value
 
 
-def wait_until(is_so: Callable[[], T], what: str = "what is waited for", within_s: float = _SOON_S) -> T:
-    """What the condition gives as soon as it is true; fails when it is not in time."""
+def wait_until(condition: Callable[[], T], what: str = "the condition", within_s: float = _SOON_S) -> T:
+    """Poll a condition and return its first true value; fails after `within_s` seconds."""
     end_s = time.monotonic() + within_s
-    while not (found := is_so()):
-        assert time.monotonic() < end_s, f"never: {what}"
+    while not (found := condition()):
+        assert time.monotonic() < end_s, f"timed out waiting: {what}"
         threading.Event().wait(0.01)
     return found
 
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A TCP port of 127.0.0.1 that nobody listens on, and that nobody else is given while the block runs.
+    """A port of 127.0.0.1 without a listener that the kernel gives to no other process while the block runs.
 
-    Who binds it by its number gets it, if it sets SO_REUSEADDR as servers do.
+    A server can bind it by number if it sets SO_REUSEADDR, as servers usually do.
     """
     with socket.socket() as kept:
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -88,7 +88,7 @@ def reserved_port() -> Iterator[int]:
 
 @contextmanager
 def repeating(call: Callable[[], object], threads: int = 1) -> Iterator[None]:
-    """Threads that call at most 50 times a second while the block runs; `call` raises nothing."""
+    """Run threads that each call `call` at most 50 times a second while the block runs; it must not raise."""
     done = threading.Event()
 
     def call_on() -> None:
@@ -107,7 +107,7 @@ def repeating(call: Callable[[], object], threads: int = 1) -> Iterator[None]:
 
 
 def read_to_end(wire: socket.socket) -> bytes:
-    """All bytes until the other side closes or resets the connection."""
+    """Read until the peer closes or resets the connection."""
     answer = bytearray()
     with suppress(ConnectionResetError):
         while piece := wire.recv(1 << 16):
@@ -116,21 +116,21 @@ def read_to_end(wire: socket.socket) -> bytes:
 
 
 def read_data(name: str) -> Any:
-    """The JSON of a file in tests/data."""
+    """Parse a JSON file of tests/data."""
     return json.loads((ROOT / "tests" / "data" / name).read_text("utf-8"))
 
 
 def process_state(pid: int) -> str:
-    """The state that /proc gives for a process, such as R, S and Z; empty when there is none."""
+    """The process state in /proc, such as R, S or Z; empty if the process does not exist."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
     return ""
 
 
 def clean_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment without its OCRSVC_ variables, with the checkout importable, and with `env` on top.
+    """This process's environment without OCRSVC_ variables, with the checkout on PYTHONPATH, updated by `env`.
 
-    Requests may be for any host, because many here are written by hand.
+    OCRSVC_HOSTS accepts any Host header, because many tests write requests by hand.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("OCRSVC_")}
     return inherited | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OCRSVC_HOSTS": "*"} | dict(env or {})
@@ -139,7 +139,7 @@ def clean_environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
 def run_program(
     *args: object, env: Mapping[str, str] | None = None, python: str = sys.executable, **how: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Python in a process of its own, with the fake engine unless `env` names another; what it has printed."""
+    """Run Python in a subprocess, by default with the fake engine, and capture its output."""
     return subprocess.run(
         [python, *map(str, args)],
         env=clean_environment({"OCRSVC_ENGINE": "fake", **(env or {})}),
@@ -152,12 +152,12 @@ def run_program(
 
 
 def ocrsvc(*args: object, python: str = sys.executable, **env: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own, with the fake engine."""
+    """Run the ocrsvc command in a subprocess with the fake engine."""
     return run_program("-m", "ocrsvc", *args, env=env, python=python)
 
 
 class Server:
-    """A started service: its arbiter, and the `lines` of stdout and stderr so far; `prefix` goes before the command."""
+    """A running service: its arbiter process and the `lines` of its output so far; `prefix` precedes the command."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Server:
         python: str = sys.executable,
         prefix: Sequence[str] = (),
     ) -> None:
-        # A session of its own, so that nothing can be left behind when a test has to end it by force.
+        # A new session, so that kill() ends every process of the service.
         self.process = subprocess.Popen(
             [*prefix, python, "-m", *module_and_args],
             env=clean_environment(env),
@@ -185,32 +185,31 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The arbiter's process id."""
         return self.process.pid
 
     @property
     def log(self) -> str:
-        """What was written so far."""
+        """The output so far, stdout and stderr."""
         return "\n".join(self.lines)
 
     @property
     def url(self) -> str:
-        """http://127.0.0.1:PORT, or https://, as gunicorn says it."""
+        """The service's URL from gunicorn's log."""
         found = self.wait_for(r"Listening at: (https?://[^\s,]+)")
         return found[1]
 
     @property
     def address(self) -> tuple[str, int]:
-        """Of `url`."""
+        """Host and port of `url`."""
         parts = urlsplit(self.url)
         return parts.hostname or "", parts.port or 0
 
     def connect(self) -> socket.socket:
-        """A plain connection."""
+        """Open a TCP connection without TLS."""
         return socket.create_connection(self.address, timeout=_ANSWER_S)
 
     def wait_for(self, pattern: str, *, count: int = 1, timeout_s: float = _START_S) -> re.Match[str]:
-        """The `count`th match of a pattern in the log; fails when the process ends or the time passes before."""
+        """Wait for the `count`th line that matches; fails if the process ends or the time runs out first."""
         with self._news:
             self._news.wait_for(lambda: self._ended or len(self._matches(pattern)) >= count, timeout_s)
         matches = self._matches(pattern)
@@ -218,23 +217,23 @@ class Server:
         return matches[count - 1]
 
     def workers(self) -> list[int]:
-        """Process ids of the workers that live now."""
+        """Process ids of the current workers."""
         return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
 
     def metric(self, name: str) -> float:
-        """The sum of a metric's series, or of the one that is named with its labels, by /metrics."""
+        """Sum of a metric's series in /metrics, or the value of one series NAME{LABELS}."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=_START_S) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
     def wait_for_exit(self, timeout_s: float = _STOP_S) -> int:
-        """The exit code; fails when the arbiter does not end in time."""
+        """Wait for the arbiter to exit and return its exit code."""
         code = self.process.wait(timeout_s)
         self._thread.join(timeout_s)
         return code
 
     def stop(self) -> int:
-        """Ask the arbiter to end gracefully; its exit code. Kills the session if it does not."""
+        """Send SIGTERM and return the exit code; kills the session if the arbiter does not exit in time."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.wait_for_exit()
@@ -242,7 +241,7 @@ class Server:
             self.kill()
 
     def kill(self) -> None:
-        """End whatever is left of the session at once, and close what the test holds of it."""
+        """Kill all processes of the session and close its output."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(_STOP_S)
@@ -273,7 +272,7 @@ def start_server(
     cwd: Path = ROOT,
     python: str = sys.executable,
 ) -> Iterator[Server]:
-    """A service that was started, on a free port, and need not be ready; what is left of it ends with the block."""
+    """Start a service on a free port without waiting until it is ready; kill it when the block ends."""
     flags = ("-b", "127.0.0.1:0", *args)
     server = Server([*command, *flags], {"OCRSVC_ENGINE": "fake", **(env or {})}, cwd, python)
     try:
@@ -284,7 +283,7 @@ def start_server(
 
 @contextmanager
 def run_server(env: Mapping[str, str] | None = None, args: Sequence[str] = ()) -> Iterator[Server]:
-    """A service whose first worker is ready; stops gracefully when the block ends, and must then end with code 0."""
+    """A service with a ready worker; when the block ends, it must stop gracefully with exit code 0."""
     with start_server(env, args) as server:
         server.wait_for("READY in")
         yield server
@@ -292,7 +291,7 @@ def run_server(env: Mapping[str, str] | None = None, args: Sequence[str] = ()) -
 
 
 class QuietHandler(BaseHTTPRequestHandler):
-    """Logs nothing, and says how long its answers are."""
+    """Sends Content-Length and logs nothing."""
 
     def answer(self, status: int = 200, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
@@ -309,7 +308,7 @@ class QuietHandler(BaseHTTPRequestHandler):
 def http_server(
     handler: Callable[..., BaseHTTPRequestHandler], host: str = "127.0.0.1", port: int = 0
 ) -> Iterator[str]:
-    """The URL of a server that answers by a handler, each request in a thread, while the block runs."""
+    """Run an HTTP server with this handler, one thread per request, and yield its URL."""
     with ThreadingHTTPServer((host, port), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
@@ -326,7 +325,7 @@ Reply = tuple[int, dict[str, str], bytes]
 
 @contextmanager
 def replying(reply: Callable[[Message, bytes], Reply | None]) -> Iterator[str]:
-    """The address of a server that answers these headers and this body so; None breaks the connection."""
+    """Run a server that answers with `reply(headers, body)` and yield its URL; None closes the connection."""
     lock = threading.Lock()
 
     class Handler(QuietHandler):
@@ -349,7 +348,7 @@ def replying(reply: Callable[[Message, bytes], Reply | None]) -> Iterator[str]:
 
 @contextmanager
 def wsgi_server(app: WSGIApplication) -> Iterator[str]:
-    """The URL of a server of an application, each request in a thread, while the block runs."""
+    """Serve a WSGI application, one thread per request, and yield its URL."""
     server = make_server("127.0.0.1", 0, app, threaded=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -362,7 +361,7 @@ def wsgi_server(app: WSGIApplication) -> Iterator[str]:
 
 
 def malformed_files(is_wanted: Callable[[str], bool]) -> list[tuple[Path, list[int]]]:
-    """The malformed inputs of the classes that are wanted, each with the statuses that it may end in."""
+    """The malformed files of the wanted classes, each with the HTTP statuses that may answer it."""
     manifest = SHARED / "bad" / "manifest.jsonl"
     rows = [json.loads(line) for line in manifest.read_text("utf-8").splitlines()] if manifest.exists() else []
     return [(SHARED / "bad" / row["file"], row["expect"]) for row in rows if is_wanted(row["class"])]
@@ -370,7 +369,7 @@ def malformed_files(is_wanted: Callable[[str], bool]) -> list[tuple[Path, list[i
 
 @contextmanager
 def page_handle(threads: int = 1) -> Iterator[PageHandle]:
-    """The default engine's handle in this process, in single precision, whatever the processor has."""
+    """A handle of the default engine in this process, always in single precision."""
     from ocrsvc.engines.ppocr.engine import PpocrEngine
     from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 
@@ -382,7 +381,7 @@ def page_handle(threads: int = 1) -> Iterator[PageHandle]:
 
 
 def build_wheel(folder: Path) -> Path:
-    """The wheel of the sources in a folder, built there."""
+    """Build a wheel of the sources in `folder`; returns its path."""
     code = "from setuptools import build_meta; build_meta.build_wheel('dist')"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)

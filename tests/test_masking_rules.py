@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from masking_table import Row, rows, seen
+from masking_table import Row, rows, trim_spans
 from support import data_of
 
 from ocrsvc.errors import SettingsError
@@ -25,7 +25,7 @@ def exact_spans(row: Row) -> list[tuple[tuple[int, int], MaskKind]]:
     """What the rules find in a sentence, without spaces at its ends."""
     found = find_spans(row.text, ALL)
     kinds = [span.kind for span in found]
-    return list(zip(seen(((span.begin, span.end) for span in found), row.text), kinds, strict=True))
+    return list(zip(trim_spans(((span.begin, span.end) for span in found), row.text), kinds, strict=True))
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)

@@ -1,4 +1,4 @@
-"""What the TLS tests share: an authority that issues certificates into files, and clients of a service over TLS."""
+"""Helpers for TLS tests: a certificate authority that writes certificate files, and client TLS contexts."""
 
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ def environment(own: TlsFiles) -> dict[str, str]:
 
 
 class Authority:
-    """An authority, whose own certificate is in `file`; it writes the others into its folder."""
+    """A certificate authority: `file` is its own certificate; issued ones are written to its folder."""
 
     def __init__(self, folder: Path) -> None:
         self._ca = trustme.CA(key_type=EC)
@@ -36,7 +36,7 @@ class Authority:
         valid_days: tuple[float, float] = (-1, 90),
         key_type: trustme.KeyType = EC,
     ) -> TlsFiles:
-        """A certificate in STEM.pem, with its key in STEM.key; valid from and until so many days from now."""
+        """Issue a certificate STEM.pem with key STEM.key; `valid_days` are its start and end in days from now."""
         now = datetime.now(UTC)
         begin, end = (now + timedelta(days=days) for days in valid_days)
         issued = self._ca.issue_cert(
@@ -52,7 +52,7 @@ class Authority:
         return files
 
     def revoke(self, files: TlsFiles) -> bytes:
-        """A revocation list with this certificate, in PEM."""
+        """A revocation list (PEM) that contains this certificate."""
         now = datetime.now(UTC)
         serial = x509.load_pem_x509_certificate(files.certificate.read_bytes()).serial_number
         revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()

@@ -1,4 +1,4 @@
-"""Copies of the package that say which they are, and services that run them while they are replaced."""
+"""Helpers for upgrade tests: copies of the package that report their version, and services that run them."""
 
 import shutil
 import socket
@@ -11,12 +11,12 @@ from pathlib import Path
 import requests
 from support import ROOT, Server, clean_environment
 
-# What a copy answers at /healthz, and where that stands in the source.
+# The file and text to patch so that a copy reports its version at /healthz.
 _HEALTH = ("ocrsvc/api/operators.py", '"status": "ok"')
 _VERSION = ("ocrsvc/__init__.py", '__version__ = "')
 _ANSWER_S = 60.0
 _STOP_S = 60.0
-# The descriptor is 3, and the process the one that is told of it.
+# Socket activation: the socket is descriptor 3, and LISTEN_PID is the process id.
 _AS_SYSTEMD = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)
@@ -27,7 +27,7 @@ Changes = Mapping[str, tuple[str, str]]
 
 
 def write_package(site: Path, version: str, changes: Changes | None = None) -> None:
-    """A copy of the package without its models, of another version, with texts of files replaced."""
+    """Copy the package without its models, set its version, and apply `changes`: file name to (old, new) text."""
     ignored = shutil.ignore_patterns("__pycache__", "*.onnx")
     shutil.copytree(ROOT / "ocrsvc", site / "ocrsvc", ignore=ignored)
     (health, ok), (init, before) = _HEALTH, _VERSION
@@ -39,7 +39,7 @@ def write_package(site: Path, version: str, changes: Changes | None = None) -> N
 
 
 def replace_package(site: Path, version: str, changes: Changes | None = None) -> None:
-    """As an installer does it: the old files go, and then the new ones come."""
+    """Delete the old files, then write the new ones, as an installer does."""
     shutil.rmtree(site / "ocrsvc")
     write_package(site, version, changes)
 
@@ -60,7 +60,7 @@ def serving(site: Path, env: Mapping[str, str], port: int = 0) -> Iterator[Serve
 
 
 class HeldSocket:
-    """A listening socket that outlives the services which it is given to, one after the other, as systemd does it."""
+    """A listening socket passed to one service after another, as systemd does."""
 
     def __init__(self, site: Path, env: Mapping[str, str]) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
@@ -71,7 +71,7 @@ class HeldSocket:
         self._services: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> subprocess.Popen[bytes]:
-        """A service on the socket; it need not be ready: connections wait."""
+        """Start a service on the socket; does not wait until it is ready."""
         number = self._listener.fileno()
         service = subprocess.Popen(
             [sys.executable, "-c", _AS_SYSTEMD, str(number)],
@@ -85,12 +85,12 @@ class HeldSocket:
         return service
 
     def stop(self, service: subprocess.Popen[bytes]) -> int:
-        """Ends a service gracefully; its exit code."""
+        """Stop a service gracefully; returns its exit code."""
         service.terminate()
         return service.wait(_STOP_S)
 
     def close(self) -> None:
-        """No more connections, and no service that a test which failed has left."""
+        """Close the socket and kill services left by a failed test."""
         self._listener.close()
         for service in self._services:
             service.kill()

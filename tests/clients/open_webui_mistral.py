@@ -1,4 +1,4 @@
-"""Runs Open WebUI's unmodified loader for Mistral's OCR, in an environment of its own.
+"""Runs Open WebUI's unmodified loader for Mistral OCR, in a separate virtual environment.
 
 python open_webui_mistral.py LOADER_FILE ADDRESS
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import runpy
 import sys
 
-# What the test looks for.
+# The test reads this output.
 write = print
 
 Loader = runpy.run_path(sys.argv[1])["MistralLoader"]

@@ -1,4 +1,4 @@
-"""Calls all that TurboOCR's own Python SDK has, over HTTP and gRPC, and prints what came back.
+"""Calls every method of TurboOCR's Python SDK over HTTP or gRPC and prints the results.
 
 python turboocr_sdk.py http URL IMAGE PDF
 python turboocr_sdk.py grpc TARGET IMAGE PDF
@@ -24,7 +24,7 @@ def first(text: str) -> str:
 
 
 def over_http(url: str, image: Path, pdf: Path) -> None:
-    """The twelve calls; the SDK itself holds each answer against its own models."""
+    """Make the SDK's twelve calls; the SDK validates each answer against its models."""
     data = image.read_bytes()
     with Client(base_url=url) as client:
         show("health", client.health(ready=True).ok)
@@ -47,7 +47,7 @@ def over_http(url: str, image: Path, pdf: Path) -> None:
 
 
 def over_grpc(target: str, image: Path, pdf: Path) -> None:
-    """All that its gRPC client has, by the stub of its proto."""
+    """Call every method of the SDK's gRPC client."""
     with GrpcClient(target=target) as client:
         show("health", client.health().ok)
         show("image", first(client.recognize_image(image, layout=True).text))

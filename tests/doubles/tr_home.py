@@ -1,9 +1,9 @@
-"""Makes a folder that looks like Tr 2.3's: libtr.so (the double, compiled from libtr.c), ctpn.bin and crnn.bin.
+"""Makes a folder like that of Tr 2.3: libtr.so (a double compiled from libtr.c), ctpn.bin and crnn.bin.
 
     python tests/doubles/tr_home.py FOLDER [--gpu]
 
-Then OCRSVC_TR_HOME=FOLDER serves it; libtr.c says what it answers and which variables make it misbehave. With --gpu
-it is the GPU build, and beside it lies a double of NVML (nvml.c), libnvidia-ml.so.1. Needs `cc`.
+OCRSVC_TR_HOME=FOLDER serves it. libtr.c documents its answers and the variables that make it misbehave. With --gpu,
+libtr.so is the GPU build, and libnvidia-ml.so.1 (a double of NVML, compiled from nvml.c) is added. Needs `cc`.
 """
 
 import subprocess
@@ -17,9 +17,9 @@ CC = ("cc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"
 
 
 def build_home(folder: Path, *, gpu: bool = False) -> None:
-    """Write the three files into a folder, made if need be; with `gpu` the GPU build, and the double of NVML.
+    """Write the three files into a folder, created if missing; `gpu` selects the GPU build and adds the double of NVML.
 
-    Raises CalledProcessError with the compiler's words.
+    Raises CalledProcessError if the compiler fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     flags = ("-DGPU_BUILD",) if gpu else ()

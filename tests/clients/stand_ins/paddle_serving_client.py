@@ -1,10 +1,10 @@
-"""What Paddle Serving's pipeline package imports of its C++ client when it only calls a server.
+"""Stand-in for Paddle Serving's C++ client, which its pipeline package imports.
 
-The real package ends with Python 3.9. PipelineClient, which the tests call, uses nothing of it.
+The real client supports Python up to 3.9. PipelineClient, which the tests call, does not use it.
 """
 
 from __future__ import annotations
 
 
 class Client:
-    """Never made."""
+    """Never instantiated."""

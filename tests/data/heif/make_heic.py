@@ -1,8 +1,8 @@
-"""Makes the files beside this file: blue at the top left, red at the top right, green below; and a large black AVIF.
+"""Writes the HEIC files in this folder (blue top left, red top right, green bottom) and a large black AVIF.
 
     pip install pillow-heif==1.8.1 && python tests/data/heif/make_heic.py
 
-pillow-heif brings x265, an encoder under the GPL, so tests do not install it.
+pillow-heif contains x265, a GPL encoder, so the tests do not install it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ORIENTATION = 0x0112
 
 
 def turned(image: Image.Image, orientation: int) -> Image.Image:
-    """A copy whose EXIF says how it is turned; the encoder writes `irot` and `imir`, too."""
+    """A copy with this EXIF orientation; the encoder also writes the boxes `irot` and `imir`."""
     copy, exif = image.copy(), Image.Exif()
     exif[ORIENTATION] = orientation
     copy.info["exif"] = exif.tobytes()
@@ -31,7 +31,7 @@ def save(name: str, image: Image.Image, **options: Any) -> None:
 
 
 def save_deep(name: str, mode: str, samples: np.ndarray, **options: Any) -> None:
-    """Save with 10 bits a sample."""
+    """Save with 10 bits per sample."""
     height, width = samples.shape[:2]
     file = pillow_heif.from_bytes(mode, (width, height), np.ascontiguousarray(samples).tobytes())
     file.save(HERE / name, quality=90, **options)

@@ -1,1 +1,1 @@
-"""Stands in for Open WebUI around its loaders, which ask it for settings only."""
+"""Stand-in for the Open WebUI package: its loaders import only settings from it."""

@@ -1,1 +1,1 @@
-"""Stands in for Open WebUI's helpers."""
+"""Stand-in for Open WebUI's helper modules."""
