@@ -1,4 +1,4 @@
-"""Errors that the arbiter survives, and those that end a worker's process or the service."""
+"""Errors that the arbiter survives, and errors that end a worker or the service."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ from ocrsvc.worker.replacement_controller import ReplacementController
 
 
 def arbiter(pid: int = os.getpid(), pidfile: Path | None = None) -> LastingArbiter:
-    """gunicorn's arbiter, taken over before it has forked anything."""
+    """gunicorn's arbiter with ocrsvc's methods, before its first fork."""
     server = Arbiter.__new__(Arbiter)
     server.pid, server.log, server.WORKERS, server.timeout = pid, logging.getLogger("test-arbiter"), {}, 30
     server._num_workers, server.SIG_QUEUE, server.LISTENERS = 0, queue.SimpleQueue(), []
@@ -75,7 +75,7 @@ def test_repeated_error_is_logged_once_and_the_main_loop_continues(
 @pytest.mark.parametrize("error", [HaltServer("hopeless"), SystemExit(0)])
 def test_errors_that_end_a_process_are_not_caught(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Arbiter, "manage_workers", failing(error))
-    # In a worker that was just forked the process id is another one.
+    # In a newly forked worker, `pid` is not the id of the current process.
     server = arbiter(pid=os.getppid())
     with pytest.raises(type(error)):
         server.manage_workers()
@@ -92,9 +92,9 @@ def test_sigterm_is_repeated_for_a_worker_that_missed_it(monkeypatch: pytest.Mon
     sent: list[tuple[int, int]] = []
     server = arbiter()
     for pid, state in ((11, State.BOOTING), (12, State.DRAINING)):
-        place = server.controller.worker_table.allocate(0.0)
-        server.controller.worker_table.entry(place).state = state
-        server.WORKERS[pid] = SimpleNamespace(slot_number=place)
+        slot = server.controller.worker_table.allocate(0.0)
+        server.controller.worker_table.entry(slot).state = state
+        server.WORKERS[pid] = SimpleNamespace(slot_number=slot)
 
     def kill(pid: int, sig: int) -> None:
         sent.append((pid, sig))
@@ -139,7 +139,7 @@ def test_umask_is_restored_when_gunicorn_cannot_make_its_temporary_file(monkeypa
     assert server.controller.is_backing_off()
 
 
-def test_other_logs_are_reopened_when_one_cannot_be(tmp_path: Path) -> None:
+def test_one_failed_reopening_does_not_stop_the_other_logs(tmp_path: Path) -> None:
     cfg = Config()
     cfg.set("errorlog", str(tmp_path / "gone" / "error"))
     cfg.set("accesslog", str(tmp_path / "access"))
@@ -154,7 +154,7 @@ def test_other_logs_are_reopened_when_one_cannot_be(tmp_path: Path) -> None:
         handler.close()
 
 
-def test_a_key_in_a_query_is_no_part_of_gunicorns_access_log(tmp_path: Path) -> None:
+def test_gunicorns_access_log_contains_no_key_of_a_query(tmp_path: Path) -> None:
     cfg = Config()
     cfg.set("accesslog", str(tmp_path / "access"))
     log = LastingLogger(cfg)

@@ -1,4 +1,4 @@
-"""Decoding of base64 text: variants that are accepted, and errors that name the place of the fault."""
+"""Decoding of base64 text: accepted variants, and errors that name the fault and its position."""
 
 import base64
 import textwrap
@@ -13,7 +13,7 @@ from support import data_of
 from ocrsvc.errors import BadBase64, NothingSent
 from ocrsvc.http.base64text import decode_base64
 
-# All letters of the alphabet, "+" and "/" often, in 3n+1 bytes, so that the text ends in "==".
+# Encodes to every base64 character, many "+" and "/"; the length is 3n+1 bytes, so the text ends in "==".
 DATA = bytes(range(256)) * 3 + b"\xfb\xef\xbe" * 40 + b"\xff\xff\xff" * 20 + b"\xf8"
 TEXT = base64.b64encode(DATA).decode()
 
@@ -31,7 +31,7 @@ DAMAGED = {
     "blanks for pluses": TEXT.replace("+", " "),
     "blanks for pluses in lines": wrap(TEXT, "\n").replace("+", " "),
     "blanks for pluses in a data URI": f"data:image/svg+xml;base64,{TEXT}".replace("+", " "),
-    "percent escapes in small letters": TEXT.replace("+", "%2b").replace("/", "%2f").replace("=", "%3d"),
+    "lower-case percent escapes": TEXT.replace("+", "%2b").replace("/", "%2f").replace("=", "%3d"),
     "an escaped data URI": quote(f"data:image/png;base64,{TEXT}", safe=""),
     "escaped line breaks": wrap(TEXT, "%0D%0A"),
     "outer blanks": f" \n{TEXT}\r\n ",
@@ -55,7 +55,7 @@ def test_every_variant_of_base64_decodes_to_the_same_bytes(data: bytes, width: i
 
 @given(data=st.binary(min_size=1, max_size=300))
 def test_spaces_are_read_as_pluses(data: bytes) -> None:
-    # Images begin with a letter and end in one: a blank at either end is taken for a stray one.
+    # Like the base64 of an image, the text starts and ends without "+": outer blanks are stripped.
     text = base64.b64encode(b"\x89PNG" + data + b"\x82").decode()
     assert decode_base64(text.replace("+", " ")) == base64.b64decode(text)
 

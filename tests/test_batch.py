@@ -1,4 +1,4 @@
-"""`ocrsvc batch`: every page of the sources is in the output once, also after an interrupted run."""
+"""`ocrsvc batch` writes every page of the sources exactly once, also after an interrupted run."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ from ocrsvc.cli.main import run
 
 @pytest.fixture
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with seven images, which the fake engine reads."""
+    """A folder with seven images; selects the fake engine."""
     use_fake_engine(monkeypatch)
     draw_images(tmp_path / "pages", 7)
     return tmp_path / "pages"
@@ -55,13 +55,13 @@ def test_the_summary_counts_the_pages_of_all_commands(
     first = capsys.readouterr().err
     for part in ("2 pages read, 1 failed (unsupported_image 1), in ", "3 of 7 pages, 2 read", f"incomplete: {out}"):
         assert part in first
-    # Pages that failed in an earlier command count for the exit code, too.
+    # The exit code also reports pages that failed in an earlier command.
     assert run(command) == 1
     last = capsys.readouterr().err
     for part in ("4 pages read, 0 failed, in ", "7 of 7 pages, 6 read and 1 failed", f"output complete: {out}"):
         assert part in last
     assert run([*command, "--exit-zero"]) == 0
-    # A file that is not an image fails alone.
+    # Only the file that is not an image failed.
     errors = [record["error"] for record in output(out)]
     assert [error and error["code"] for error in errors] == ["unsupported_image", *[None] * 6]
 
@@ -100,7 +100,7 @@ SOON_S = 60.0
 
 @contextmanager
 def started(pages: Path, out: Path, *more: str, **settings: str) -> Iterator[subprocess.Popen[str]]:
-    """`ocrsvc batch` with the fake engine, in a process group of its own, which is killed at the end."""
+    """Run `ocrsvc batch` with the fake engine in a new process group, which is killed at the end."""
     environment = os.environ | {"OCRSVC_ENGINE": "fake"} | {f"OCRSVC_{key}": value for key, value in settings.items()}
     command = [sys.executable, "-m", "ocrsvc", "batch", str(pages), "--out", str(out), "--part-pages", "20", *more]
     with subprocess.Popen(
@@ -114,7 +114,7 @@ def started(pages: Path, out: Path, *more: str, **settings: str) -> Iterator[sub
 
 
 def known_pages(out: Path) -> int:
-    """Pages with a result: in parts of the output, and in the work file."""
+    """Number of pages with a result, in finished parts and in work files."""
     known = 20 * len(list(out.glob("_ocrsvc/parts/*.json")))
     for work in out.glob("_ocrsvc/work/*.sqlite"):
         with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{work}?mode=ro", uri=True)) as db:
@@ -123,7 +123,7 @@ def known_pages(out: Path) -> int:
 
 
 def wait_for_growth(out: Path, by_pages: int) -> None:
-    """Wait until the run knows this number of further pages."""
+    """Wait until the run has results for `by_pages` more pages."""
     before = known_pages(out)
     wait_until(lambda: known_pages(out) >= before + by_pages, "more pages", SOON_S)
 
@@ -191,7 +191,7 @@ def test_every_page_has_the_same_chance_to_be_sampled() -> None:
     counts = count_sources([source("long.pdf", 1500), *(source(f"{number}.jpg") for number in range(500))])
     assert len(counts.sample) == SAMPLE_PAGES
     kinds = Counter(group.file.name.endswith(".pdf") for group in counts.sample)
-    # Three of four are expected to be of the one long file; less than half has a chance of 1 in 500.
+    # 75 % of the sample are expected from the long file; below 50 % has a probability of 1 in 500.
     assert kinds[True] > SAMPLE_PAGES / 2
     assert len({(group.file.name, group.pages) for group in counts.sample}) == SAMPLE_PAGES
 
@@ -207,7 +207,7 @@ def test_the_estimated_pace_excludes_the_first_page() -> None:
     pace = measure_pace(reader, count_sources([source("a.pdf", 4)]).sample, clock)
     assert pace is not None
     assert (pace.pages, pace.failed, pace.pages_per_s) == (4, 0, 0.5)
-    # The standard deviation of 2, 1, 3 and 2 is 0.816.
+    # The sample standard deviation of 2, 1, 3 and 2 is 0.816.
     assert pace.spread == pytest.approx(1.96 * 0.8165 / 2 / 2, rel=1e-3)
     assert (pace.seconds_for(1000), pace.seconds_for(1000, 10)) == (2000, 200)
 
@@ -225,7 +225,7 @@ def test_a_dry_run_estimates_and_writes_nothing(
     assert [tuple(line.split()[:3]) for line in lines[:4]] == counts
     assert lines[5].startswith("5 pages read: ")
     assert [line.split("  ")[0] for line in lines[6:]] == ["this machine", "5 such machines", "price"]
-    # Sources without a page have no estimate.
+    # Without pages there is no estimate.
     (tmp_path / "none").mkdir()
     assert run(["batch", str(tmp_path / "none"), "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].split() == ["all", "0", "0", "0", "B"]

@@ -1,4 +1,4 @@
-"""Bodies on a real socket that are too large, broken or late: what their client sees, and what the next one does."""
+"""Oversized, malformed and stalled bodies on a real socket: the response, and the effect on other clients."""
 
 import json
 import re
@@ -19,7 +19,7 @@ SERVER_ENV = {"OCRSVC_MAX_BODY_BYTES": str(LIMIT)}
 PNG = png()
 
 
-def talk(server: Server, *pieces: bytes) -> bytes:
+def exchange(server: Server, *pieces: bytes) -> bytes:
     with server.connect() as wire:
         for piece in pieces:
             wire.sendall(piece)
@@ -55,7 +55,7 @@ def test_a_too_large_body_gets_413_and_the_session_continues(server: Server, sen
 def test_bytes_after_a_refused_body_are_not_a_request(server: Server) -> None:
     smuggled = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
     body = smuggled * (3 * LIMIT // len(smuggled))
-    answer = talk(server, head(f"Content-Length: {len(body)}"), body)
+    answer = exchange(server, head(f"Content-Length: {len(body)}"), body)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert answer.count(b"HTTP/1.1 ") == 1
 
@@ -68,19 +68,19 @@ def test_bytes_after_a_refused_body_are_not_a_request(server: Server) -> None:
     ],
 )
 def test_malformed_body_returns_400_and_closes(server: Server, header: str, sent: list[bytes]) -> None:
-    answer = talk(server, head(header), *sent)
+    answer = exchange(server, head(header), *sent)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert (answer.count(b"HTTP/1.1 "), problem(answer)["code"]) == (1, "bad_request")
 
 
 @pytest.mark.parametrize(("path", "status"), [("//v1/ocr", b"200"), ("/v1//ocr", b"404"), ("/v1/ocr/", b"404")])
 def test_extra_slashes_are_ignored_before_a_path_and_never_redirect(server: Server, path: str, status: bytes) -> None:
-    answer = talk(server, head(f"Content-Length: {len(PNG)}", "Connection: close", path=path) + PNG)
+    answer = exchange(server, head(f"Content-Length: {len(PNG)}", "Connection: close", path=path) + PNG)
     assert answer.split()[1] == status
 
 
-def half_body(server: Server, *headers: str, path: str = "/v1/ocr") -> socket.socket:
-    """A connection whose request has 2 of 1000 bytes, and then nothing."""
+def stalled_request(server: Server, *headers: str, path: str = "/v1/ocr") -> socket.socket:
+    """A connection whose request stalls after 2 of 1000 body bytes."""
     wire = server.connect()
     wire.sendall(head("Content-Length: 1000", *headers, path=path) + b"ab")
     return wire
@@ -98,7 +98,7 @@ def half_body(server: Server, *headers: str, path: str = "/v1/ocr") -> socket.so
 )
 def test_stalled_bodies_block_no_thread_and_get_408(server: Server, path: str, said: bytes) -> None:
     with ExitStack() as stack:
-        wires = [stack.enter_context(half_body(server, "X-Request-Timeout: 0.5", path=path)) for _ in range(14)]
+        wires = [stack.enter_context(stalled_request(server, "X-Request-Timeout: 0.5", path=path)) for _ in range(14)]
         assert requests.get(f"{server.url}/healthz", timeout=30).status_code == 200
         answers = [read_to_end(wire) for wire in wires]
     for answer in answers:
@@ -114,16 +114,16 @@ def slow_server() -> Iterator[Server]:
         yield running
 
 
-def asking(server: Server, stack: ExitStack, ahead: bytes = b"") -> socket.socket:
+def post_image(server: Server, stack: ExitStack, ahead: bytes = b"") -> socket.socket:
     wire = stack.enter_context(server.connect())
     wire.sendall(head(f"Content-Length: {len(PNG)}") + PNG + ahead)
     return wire
 
 
-def test_disconnected_clients_are_not_read_but_pipelining_ones_are(slow_server: Server) -> None:
+def test_images_of_disconnected_clients_are_not_read_but_pipelined_ones_are(slow_server: Server) -> None:
     began = time.monotonic()
     with ExitStack() as stack:
-        wires = [asking(slow_server, stack) for _ in range(8)]
+        wires = [post_image(slow_server, stack) for _ in range(8)]
         closed, reset, half = wires[1:5], wires[5:7], wires[7]
         for wire in closed:
             wire.close()
@@ -131,19 +131,19 @@ def test_disconnected_clients_are_not_read_but_pipelining_ones_are(slow_server: 
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1, 0, 0, 0, 0, 0, 0, 0]))
             wire.close()
         half.shutdown(socket.SHUT_WR)
-        ahead = asking(slow_server, stack, ahead=b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        ahead = post_image(slow_server, stack, ahead=b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         answers = read_to_end(ahead)
         assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"200"]
         assert read_to_end(half).startswith(b"HTTP/1.1 499 ")
-    # Two images of 1.5 s; nine would take 13.5 s.
+    # Two images take 3 s; nine would take 13.5 s.
     assert time.monotonic() - began < 12
     slow_server.wait_for("dropped: the client has disconnected", count=7)
     assert not [line for line in slow_server.lines if "ERROR" in line or "Traceback" in line]
 
 
-def test_a_caller_that_opens_too_many_requests_gets_429_and_health_checks_go_on(slow_server: Server) -> None:
+def test_too_many_requests_of_a_caller_get_429_and_health_checks_succeed(slow_server: Server) -> None:
     with ExitStack() as stack:
-        wires = [asking(slow_server, stack) for _ in range(16)]
+        wires = [post_image(slow_server, stack) for _ in range(16)]
         readable = select.select(wires, [], [], 30)[0]
         assert readable[0].recv(65536).startswith(b"HTTP/1.1 429 ")
         assert requests.get(f"{slow_server.url}/healthz", timeout=30).status_code == 200

@@ -1,4 +1,4 @@
-"""`ocrsvc read`: text and JSON on stdout, complete files or none, progress, and reading by a service."""
+"""`ocrsvc read`: text and JSON on stdout, complete output files or none, progress, reading through a service."""
 
 import io
 import json
@@ -23,7 +23,7 @@ from ocrsvc.errors import BadOption
 @pytest.fixture(autouse=True)
 def _fake_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OCRSVC_ENGINE", "fake")
-    # It is for a process that has loaded no library yet.
+    # It only takes effect before the libraries are loaded.
     monkeypatch.setattr("ocrsvc.cli.read.set_library_environment", lambda _environ: None)
     monkeypatch.chdir(tmp_path)
     Path("a.pdf").write_bytes(pdf(GRAY, GRAY, size=(300, 72)))
@@ -137,7 +137,7 @@ def test_existing_file_is_replaced_only_when_the_new_one_is_complete(monkeypatch
     assert (Path("made.md").read_text() != "old", Path("made.md").stat().st_mode & 0o777) == (True, 0o640)
 
 
-def test_pdfs_go_to_pipes_only(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_terminals_get_no_pdf(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert read("a.pdf", "--format", "pdf", "-o", "-") == 0
     assert capfdbinary.readouterr().out.startswith(b"%PDF-")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -152,7 +152,7 @@ def test_a_terminal_shows_the_number_of_pages_read(monkeypatch: pytest.MonkeyPat
     assert [row.split("] ")[1].split()[0] for row in shown.getvalue().splitlines()] == ["1/2", "2/2"]
 
 
-def test_service_results_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_of_a_service_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     with client_with(SETTINGS) as client:
         with wsgi_server(client.application) as url:
             assert read("a.pdf", "--url", url, "--format", "pdf,md", "-o", "made.zip") == 0

@@ -1,4 +1,4 @@
-"""Lines from the detector's probability map, with maps drawn by hand: straight, fused and curved ones."""
+"""Text lines found in hand-drawn probability maps: straight, fused and curved lines."""
 
 import time
 
@@ -16,11 +16,11 @@ from ocrsvc.results import Pixels
 
 Map = NDArray[np.float32]
 Patch = tuple[int, int, int, int, float]
-"""Left, top, right, bottom, and how sure the map is there."""
+"""Left, top, right, bottom, and the probability inside."""
 
 
 def drawn_map(*rectangles: tuple[int, int, int, int], size: tuple[int, int] = (64, 160)) -> Map:
-    """A probability map of (height, width) `size` with 0.9 inside each (left, top, right, bottom)."""
+    """A probability map of size (height, width) with 0.9 inside each rectangle (left, top, right, bottom)."""
     table = np.zeros(size, np.float32)
     for left, top, right, bottom in rectangles:
         table[top:bottom, left:right] = 0.9
@@ -52,8 +52,8 @@ def test_small_text_gets_a_second_finer_pass_and_large_text_does_not() -> None:
 
 
 WIDTH, HEIGHT = 320, 160
-ELSEWHERE: tuple[Patch, ...] = ((8, 120, 100, 128, 0.9), (8, 140, 120, 148, 0.9), (160, 140, 220, 148, 0.9))
-"""Single lines, 8 px thick, that show the usual thickness."""
+USUAL_LINES: tuple[Patch, ...] = ((8, 120, 100, 128, 0.9), (8, 140, 120, 148, 0.9), (160, 140, 220, 148, 0.9))
+"""Single lines of 8 px that establish the page's usual thickness."""
 COLUMN: tuple[Patch, ...] = (
     *((40, 10 + 10 * row, 52, 18 + 10 * row, 0.95) for row in range(5)),
     *((42, 18 + 10 * row, 50, 20 + 10 * row, 0.6) for row in range(4)),
@@ -62,7 +62,7 @@ COLUMN: tuple[Patch, ...] = (
 
 def drawn(*patches: Patch) -> Map:
     table = np.zeros((HEIGHT, WIDTH), np.float32)
-    for left, top, right, bottom, likely in (*patches, *ELSEWHERE):
+    for left, top, right, bottom, likely in (*patches, *USUAL_LINES):
         table[top:bottom, left:right] = likely
     return table
 
@@ -83,20 +83,20 @@ def test_a_uint8_map_gives_the_same_lines(edge: float) -> None:
     assert np.array_equal(packed.outlines, lines_from_map(table, WIDTH, HEIGHT).outlines)
 
 
-def test_scanning_repeatedly_split_frames_is_limited() -> None:
+def test_nested_frames_are_scanned_in_limited_time() -> None:
     side, step = 2048, 12
     places = range(16, side // 2 - 20, step)
     found = np.zeros((side, side), np.float32)
     for place in places:
         cv2.rectangle(found, (place, place), (side - 1 - place, side - 1 - place), 0.95, 3)
     for number, place in enumerate(places[:-1], 1):
-        # Bridges that are the less sure the more frames are on both sides of them.
+        # Every 3rd, 9th and 27th bridge is less probable, so groups of frames split level by level.
         bridge = min([0.8, *(level for count, level in ((3, 0.65), (9, 0.45), (27, 0.27)) if number % count == 0)])
         middle = found[side // 2 - 2 : side // 2 + 3, place + 2 : place + step - 1]
         np.maximum(middle, bridge, out=middle)
     began_s = time.thread_time()
     lines_from_map(found, side, side)
-    # Looked at whole at every level, it takes 3 s.
+    # Scanning the whole map at every level takes 3 s.
     assert time.thread_time() - began_s < 1.5
 
 
@@ -104,7 +104,7 @@ SIZE = 400
 
 
 def arc(radius: float, thickness: int, half_angle: float, turned: float = 0.0, middle_y: int = SIZE // 2) -> Map:
-    """A map with a strip of 0.9 along a part of a circle, arched to the top; `turned` clockwise, all in degrees."""
+    """A map with a strip of 0.9 along an arc that bulges upwards; angles in degrees, `turned` clockwise."""
     table, middle = np.zeros((SIZE, SIZE), np.float32), (SIZE // 2, middle_y)
     begin, end = -90 - half_angle + turned, -90 + half_angle + turned
     cv2.ellipse(table, middle, (round(radius), round(radius)), 0, begin, end, 0.9, thickness)

@@ -1,4 +1,4 @@
-"""The crash denylist: shared by all processes, bounded in entries and time, and safe from torn writes."""
+"""The crash denylist: shared between processes, bounded in size and time, robust against torn writes."""
 
 from dataclasses import replace
 

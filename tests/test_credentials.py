@@ -1,4 +1,4 @@
-"""The key in what a caller sends, and the key with which our own programs ask."""
+"""The key in a request's headers, and the key that the client library and commands send."""
 
 import base64
 import logging
@@ -19,7 +19,7 @@ from ocrsvc.settings.load import read_settings
 SECRET = "ocr_live-0123456789"
 
 
-# Names and passwords of the scheme Basic.
+# Name and password pairs of HTTP Basic authentication.
 PAIRS = {"NAMED": f"anna:{SECRET}", "PASSWORD": f":{SECRET}", "NAME": f"{SECRET}:", "ALONE": SECRET, "EMPTY": ":"}
 TEXTS = {name: base64.b64encode(text.encode()).decode() for name, text in PAIRS.items()}
 
@@ -27,7 +27,7 @@ TEXTS = {name: base64.b64encode(text.encode()).decode() for name, text in PAIRS.
 @pytest.mark.parametrize(
     ("authorization", "others", "secret", "by_browser"), filled(data_of("client_keys")["found"], SECRET=SECRET, **TEXTS)
 )
-def test_key_is_in_headers(authorization: str, others: list[str], secret: str, *, by_browser: bool) -> None:
+def test_key_is_found_in_headers(authorization: str, others: list[str], secret: str, *, by_browser: bool) -> None:
     found = credential_of(authorization, *others)
     assert (found.secret, found.by_browser) == (secret, by_browser)
 

@@ -1,4 +1,4 @@
-"""Decoding of image files of every kind to pixels, and the errors for those that cannot be decoded."""
+"""Decoding image files of all supported types to pixels, and the errors for undecodable files."""
 
 import functools
 import struct
@@ -31,7 +31,7 @@ WHITE_IS_ZERO, BLACK_IS_ZERO = 0, 1
 
 
 def colour_page() -> Pillow.Image:
-    """Blue at the top left, red at the top right, green below: unlike itself in every turn."""
+    """Blue top left, red top right, green bottom: different in every orientation."""
     pixels = np.zeros((32, 48, 3), np.uint8)
     pixels[:16, :24, 2], pixels[:16, 24:, 0], pixels[16:, :, 1] = 255, 255, 255
     return Pillow.fromarray(pixels)
@@ -52,7 +52,7 @@ def chunk(name: bytes, body: bytes) -> bytes:
 
 
 def png_of(width: int, height: int, depth: int, kind: int, rows: bytes, *extra: bytes) -> bytes:
-    """A PNG written by hand: `rows` with their filter bytes, `extra` chunks in front of the pixels."""
+    """A PNG built by hand: `rows` include their filter bytes; `extra` chunks precede the pixel data."""
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0))
     pixels = chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(extra) + pixels
@@ -67,7 +67,7 @@ def black_and_white_page() -> Pillow.Image:
 
 
 def stored(page: Pillow.Image) -> NDArray[np.uint8]:
-    """The expected pixels: gray, or blue, green and red."""
+    """The expected pixels: gray, or channels in BGR order."""
     pixels = np.asarray(page.convert("L") if page.mode in ("1", "L") else page.convert("RGB"))
     return pixels if pixels.ndim == 2 else pixels[..., ::-1]
 
@@ -94,7 +94,7 @@ def test_a_palette_of_grays_counts_as_gray() -> None:
 
 
 def ycck() -> bytes:
-    """Y, Cb and Cr of the inverted colours; Pillow writes CMYK inverted, so it is given the complement."""
+    """A YCCK JPEG of the inverted colours; Pillow inverts CMYK when it writes, so it gets the complement."""
     planes = Pillow.fromarray(255 - np.asarray(colour_page())).convert("YCbCr").split()
     inverted = [plane.point(lambda level: 255 - level) for plane in planes]
     data = saved(Pillow.merge("CMYK", [*inverted, planes[0].point(lambda _: 0)]), "JPEG", quality=95, subsampling=0)
@@ -121,7 +121,7 @@ def test_colour_is_converted_to_gray_on_request(name: str) -> None:
     page = colour_page().resize((96, 64), Pillow.Resampling.NEAREST)
     losses: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95}, "WEBP": {"lossless": True}}
     pixels = read(saved(page, name, **losses.get(name, {})), gray=True).astype(int)
-    # 0.299 R + 0.587 G + 0.114 B, the weights of JPEG (ITU-R BT.601).
+    # Gray = 0.299 R + 0.587 G + 0.114 B, JPEG's weights (ITU-R BT.601).
     assert [pixels[8, 8], pixels[8, 88], pixels[56, 8]] == pytest.approx([29, 76, 150], abs=3)
 
 
@@ -162,7 +162,7 @@ ROWS: dict[str, tuple[bytes, Sequence[float]]] = {
         for white in (1.0, 255.0, 4000.0)
     },
     "a transparent page": (saved(Pillow.new("RGBA", (2, 1), (0, 0, 0, 0)), "PNG"), [255] * 6),
-    # 100 * 128 / 255 + 255 - 128 for the red, 255 - 128 for the others.
+    # Over white: red = 100 * 128 / 255 + 255 - 128; green and blue = 255 - 128.
     "half transparent ink": (saved(HALF, "PNG"), [177, 127, 127, 0, 0, 0]),
 }
 
@@ -200,7 +200,7 @@ def test_the_transparent_colour_of_a_palette_becomes_white() -> None:
 
 
 def shown(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """The picture as displayed, after the table of the EXIF standard (where row 0 and column 0 come to lie)."""
+    """The pixels as displayed, by the EXIF standard's table of the positions of row 0 and column 0."""
     rows = pixels.swapaxes(0, 1) if orientation > 4 else pixels
     flips = {2: (1, -1), 3: (-1, -1), 4: (-1, 1), 6: (1, -1), 7: (-1, -1), 8: (-1, 1)}.get(orientation, (1, 1))
     return rows[:: flips[0], :: flips[1]]
@@ -209,9 +209,9 @@ def shown(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("name", ["JPEG", "WEBP", "PNG", "TIFF"])
 def test_every_exif_orientation_is_turned_upright(name: str, orientation: int) -> None:
-    hows: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95, "subsampling": 0}, "WEBP": {"lossless": True}}
+    save_options: dict[str, dict[str, Any]] = {"JPEG": {"quality": 95, "subsampling": 0}, "WEBP": {"lossless": True}}
     expected = shown(stored(colour_page()), orientation)
-    pixels = read(saved(colour_page(), name, exif=exif_of(orientation), **hows.get(name, {})))
+    pixels = read(saved(colour_page(), name, exif=exif_of(orientation), **save_options.get(name, {})))
     assert pixels.shape == expected.shape
     assert np.abs(pixels.astype(int) - expected).mean() < 6
 
@@ -274,15 +274,15 @@ DAMAGED = {
     "nothing": b"",
     "a JPEG header alone": saved(colour_page(), "JPEG")[:40],
     **{f"half of a {name}": cut(name, 0.5) for name in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM")},
-    "a PNG of no pixels": png_of(0, 10, 8, 0, b""),
+    "a PNG of width 0": png_of(0, 10, 8, 0, b""),
     "a PNG without its palette": png_of(1, 1, 8, 3, b"\0\0"),
     "a PNG with a row missing": png_of(1, 2, 8, 0, b"\0\0"),
     "a PNG without pixels": b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)),
-    "a WebP of no kind": b"RIFF\0\0\0\0WEBPABCD" + bytes(20),
-    # Pillow writes the directory first, so that a cut loses pixels.
+    "a WebP with an unknown chunk": b"RIFF\0\0\0\0WEBPABCD" + bytes(20),
+    # Pillow writes the directory first, so the cut removes pixel data.
     "nine tenths of a TIFF": cut("TIFF", 0.9, compression="tiff_lzw"),
     "a PPM without a size": b"P6\nhello",
-    "a PGM of level 0": b"P5 1 1 0 \0",
+    "a PGM with maximum level 0": b"P5 1 1 0 \0",
 }
 
 
@@ -312,7 +312,7 @@ def test_a_jpeg_with_too_many_scans_for_its_size_is_refused() -> None:
 
 
 def test_a_jpeg_with_separate_component_scans_is_charged_like_a_progressive_one() -> None:
-    """Two bytes for each sample, measured as resident memory: 6.6 bytes a pixel in gray, 8.5 in colour."""
+    """Decoding such a JPEG needs 6.6 bytes of resident memory per pixel in gray and 8.5 in colour (measured)."""
     gray = saved(colour_page().convert("L"), "JPEG")
     frame, scan = gray.index(b"\xff\xc0"), gray.index(b"\xff\xda")
     after = frame + 2 + int.from_bytes(gray[frame + 2 : frame + 4], "big")
@@ -404,7 +404,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb)
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_decompression_bomb_costs_no_memory(name: str) -> None:
-    # In a process of its own, whose peak nothing else has raised before.
+    # A subprocess, so that no earlier test has raised the peak memory.
     command, root = [sys.executable, "-c", MEASURE], Path(__file__).parents[1]
     done = subprocess.run(command, input=BOMBS[name](), capture_output=True, check=True, timeout=60, cwd=root)
     assert int(done.stdout) < 16 << 10
@@ -436,7 +436,7 @@ SMALL = PixelLimits(1_000_000)
 Damage = list[tuple[int, int]]
 
 
-@pytest.mark.filterwarnings("ignore")  # Pillow warns of damaged TIFF tags before it gives up
+@pytest.mark.filterwarnings("ignore")  # Pillow warns about damaged TIFF tags before it fails
 @pytest.mark.parametrize("name", SAMPLES)
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(

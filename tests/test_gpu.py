@@ -1,4 +1,4 @@
-"""Tests that need a real GPU: `pytest -m gpu`, with an extra gpu-cuda12 or gpu-cuda13 installed."""
+"""Tests that need a real GPU: run `pytest -m gpu` with the extra gpu-cuda12 or gpu-cuda13 installed."""
 
 import importlib.util
 import logging
@@ -46,7 +46,7 @@ def read(config: SessionConfig) -> Page:
     return page
 
 
-WAYS = [
+CONFIGS = [
     SessionConfig("cuda"),
     SessionConfig("cuda", precision="fp32", gpu=GpuConfig(streams=2)),
     SessionConfig("cuda", precision="fp16", gpu=GpuConfig(streams=2)),
@@ -54,13 +54,13 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("config", WAYS, ids=["auto", "fp32", "fp16", "tensorrt"])
-@pytest.mark.timeout(3600)  # TensorRT builds its engines
+@pytest.mark.parametrize("config", CONFIGS, ids=["auto", "fp32", "fp16", "tensorrt"])
+@pytest.mark.timeout(3600)  # building TensorRT engines takes minutes
 def test_gpu_and_cpu_read_the_same_text(config: SessionConfig) -> None:
     if config.provider == "tensorrt" and importlib.util.find_spec("tensorrt_libs") is None:
         pytest.skip("needs the package tensorrt-cu12-libs or tensorrt-cu13-libs")
     on_cpu, on_gpu = read(SessionConfig("cpu")), read(config)
-    # Padding moves boxes by a few pixels, which may cost a full stop.
+    # Padding moves boxes by a few pixels, so a full stop can be lost.
     letters = ["".join(filter(str.isalnum, page.text)) for page in (on_gpu, on_cpu)]
     assert letters[0] == letters[1]
     assert np.allclose([line.box for line in on_gpu.lines], [line.box for line in on_cpu.lines], atol=6.0)
@@ -72,7 +72,7 @@ def test_gpu_buffers_and_host_memory_give_the_same_results() -> None:
     tensor = np.random.default_rng(1).uniform(-1, 1, (2, 3, 48, 320)).astype(np.float32)
     through_memory = session.run(tensor, OUTPUTS)
     with cupy.cuda.Stream(non_blocking=True):
-        # Made on the GPU by the caller's stream; only the session's stream waits for it.
+        # The caller's stream computes the input; only the session's stream waits for it.
         on_gpu = session.run(cupy.asarray(tensor) * 2 / 2, OUTPUTS)
     assert [cupy.asnumpy(array).tolist() for array in on_gpu[:1]] == [through_memory[0].tolist()]
     assert np.allclose(cupy.asnumpy(on_gpu[1]), through_memory[1], atol=1e-3)
@@ -90,12 +90,12 @@ def test_nvml_reports_this_process_memory() -> None:
     handle.warm_up()
     reading = gauge.read(Siblings())
     assert reading is not None
-    # The models alone are 30 MB, and a CUDA context some hundreds.
+    # The models take 30 MB, and a CUDA context several hundred MB.
     assert 30 * 10**6 < reading.own_bytes <= reading.used_bytes < reading.total_bytes
 
 
 def prepared(gpu: ArrayBackend, pixels: NDArray[np.uint8]) -> list[NDArray[Any]]:
-    """The output of each GPU imaging step for a page: shrunk, enlarged, as a map, and three lines of three sizes."""
+    """Outputs of the GPU imaging steps for a page: shrunk, enlarged, packed map, and crops of three lines."""
     page, (height, width) = gpu.upload(pixels), pixels.shape[:2]
     quads = [np.array([[8, 6], [8 + w, 9], [8 + w, 9 + h], [8, 6 + h]], np.float32) for w, h in ((300, 30), (500, 250))]
     quads.append(np.roll(quads[1], 2, axis=0))
@@ -116,7 +116,7 @@ def test_cupy_and_numpy_prepare_the_same_pixels(colour: bool) -> None:
     pixels = pixels if colour else np.ascontiguousarray(pixels[:, :, 1])
     for there, here in zip(prepared(CupyBackend(), pixels), prepared(ArrayBackend(), pixels), strict=True):
         assert there.dtype == here.dtype
-        # A GPU may round a sum of single precision the other way, which is a gray level or a step of a byte.
+        # A GPU may round a single-precision sum differently, by one gray level or one step of a byte.
         apart = np.abs(there.astype(np.float64) - here)
         assert apart.max() <= (1 if there.dtype == np.uint8 else 1.01 / 127.5)
         assert (apart > 1e-4).mean() < 0.01

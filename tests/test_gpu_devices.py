@@ -1,4 +1,4 @@
-"""Workers are assigned to GPUs, and each sees only its own: tables of rules, and a real gunicorn."""
+"""Workers are assigned to GPUs and see only their own GPU, in the worker table and under a real gunicorn."""
 
 import io
 import os
@@ -62,8 +62,8 @@ def test_pinned_process_sees_one_gpu_in_nvidia_smi_order() -> None:
     assert kept == {"CUDA_VISIBLE_DEVICES": PART, "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
 
 
-class Crowd:
-    """Workers that exist in the worker table only."""
+class TableOfWorkers:
+    """Workers that exist only in the worker table."""
 
     def __init__(self, gpus: int) -> None:
         self.worker_table = WorkerTable()
@@ -76,31 +76,31 @@ class Crowd:
         self.worker_table.entry(worker.slot_number).state = State.READY
         return int(worker.slot_number)
 
-    def gpu(self, place: int) -> int:
-        return int(self.worker_table.entry(place).gpu)
+    def gpu(self, slot: int) -> int:
+        return int(self.worker_table.entry(slot).gpu)
 
 
 @pytest.mark.parametrize("leaver", range(4))
 def test_successor_gets_the_gpu_of_its_predecessor(leaver: int) -> None:
-    crowd = Crowd(2)
+    simulated = TableOfWorkers(2)
     for _ in range(4):
-        crowd.fork()
-    crowd.worker_table.entry(leaver).granted = Granted.SUCCESSOR
-    assert crowd.gpu(crowd.fork()) == crowd.gpu(leaver)
+        simulated.fork()
+    simulated.worker_table.entry(leaver).granted = Granted.SUCCESSOR
+    assert simulated.gpu(simulated.fork()) == simulated.gpu(leaver)
 
 
 def test_gpu_numbers_stay_valid_after_a_reload_with_other_gpus() -> None:
-    crowd = Crowd(2)
-    old = [crowd.fork() for _ in range(2)]
-    crowd.gpus = ["GPU-1", "GPU-7"]
-    new = [crowd.fork() for _ in range(2)]
-    names = [crowd.controller.gpus[crowd.gpu(place)] for place in (*old, *new)]
-    # GPU-1 has a worker already, which stays, and GPU-0 is of no use any more.
+    simulated = TableOfWorkers(2)
+    old = [simulated.fork() for _ in range(2)]
+    simulated.gpus = ["GPU-1", "GPU-7"]
+    new = [simulated.fork() for _ in range(2)]
+    names = [simulated.controller.gpus[simulated.gpu(slot)] for slot in (*old, *new)]
+    # GPU-1 already has a worker, and GPU-0 is no longer configured.
     assert names == ["GPU-0", "GPU-1", "GPU-7", "GPU-1"]
-    for place in (*old, *new):
-        crowd.worker_table.entry(place).gpu_bytes = 10**place
-    assert crowd.worker_table.gpu_use_of_others(new[1]) == (10 ** old[1], True)
-    assert crowd.worker_table.gpu_use_of_others(new[0]) == (0, True)
+    for slot in (*old, *new):
+        simulated.worker_table.entry(slot).gpu_bytes = 10**slot
+    assert simulated.worker_table.gpu_use_of_others(new[1]) == (10 ** old[1], True)
+    assert simulated.worker_table.gpu_use_of_others(new[0]) == (0, True)
 
 
 @pytest.mark.parametrize(("gpu", "kind"), [(0, Granted.DRAIN_FIRST), (1, Granted.SUCCESSOR)])
@@ -127,7 +127,7 @@ def test_new_worker_is_pinned_to_the_gpu_that_lacks_one() -> None:
             pids = [worker["pid"] for worker in workers(server.url)]
             return len(pids) == 4 and gone["pid"] not in pids
 
-        wait_until(is_replaced, "it is replaced")
+        wait_until(is_replaced, "the worker is replaced")
         found = workers(server.url)
     assert Counter(worker["card"] for worker in found) == {0: 2, 1: 2}
     pinned = Counter(line.rpartition(" ")[2] for line in server.lines if "computes on GPU" in line)

@@ -1,4 +1,4 @@
-"""GPU imaging, run over numpy: its pixels equal OpenCV's, and it uses only operations that cupy has."""
+"""GPU imaging run with numpy: its pixels equal OpenCV's, and it uses only operations that cupy supports."""
 
 import importlib.util
 import json
@@ -61,13 +61,13 @@ def test_quads_never_read_outside_the_page(corners: list[list[float]]) -> None:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[PpocrEngine]:
-    """The real models in a session pool, in batches and padded, behind the strict double of a GPU."""
-    as_it_is = Session.run
+    """The engine with real models in batches, and a strict double of a GPU."""
+    original_run = Session.run
 
     def run(self: Session, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         if not isinstance(array, OnGpu):
-            return as_it_is(self, array, outputs)
-        return [on_gpu(found) for found in as_it_is(self, np.asarray(array), outputs)]
+            return original_run(self, array, outputs)
+        return [on_gpu(found) for found in original_run(self, np.asarray(array), outputs)]
 
     patch = pytest.MonkeyPatch()
     put_in_place(patch)
@@ -84,7 +84,7 @@ def in_memory(engine: PpocrEngine) -> PageHandle:
 
 
 def corpus() -> list[Path]:
-    """Small pages of three kinds, where the corpus is there: Chinese and Latin on a screen, a photo, a scan."""
+    """Three small pages of the corpus (a screenshot, a photo, a scan); empty if the corpus is missing."""
     manifest = SHARED / "corpus" / "manifest.jsonl"
     rows = manifest.read_text("utf-8").splitlines() if manifest.is_file() else []
     wanted = ("gameui_14", "ic15_009", "m_trcpp_006")
@@ -94,7 +94,6 @@ def corpus() -> list[Path]:
 
 def test_gpu_and_host_input_give_the_same_pages(engine: PpocrEngine) -> None:
     assert engine.describe().provider == "CUDAExecutionProvider, pixels prepared by strict"
-    # An absolute path stands for itself.
     for file in ("notice.png", "notice_turned_180.png", *map(str, corpus())):
         pixels = load(file)
         there, here = read(engine.open_handle(), pixels), read(in_memory(engine), pixels)
@@ -120,7 +119,7 @@ def test_gpu_reads_the_cpus_text_in_few_shapes(engine: PpocrEngine) -> None:
     with ThreadPoolExecutor(4) as pool:
         handles = (engine.open_handle(), in_memory(engine)) * 2
         pages = list(pool.map(lambda handle: read(handle, pixels), handles))
-    # The padding makes a box 4 px taller, and a full stop is lost; docs/design/accuracy-and-speed.md has the corpus.
+    # Padding makes a box 4 px taller, so a full stop is lost; docs/design/accuracy-and-speed.md has corpus figures.
     letters = "".join(filter(str.isalnum, text_of("notice")))
     assert ["".join(filter(str.isalnum, page.text)) for page in pages] == [letters] * 4
     assert {(1, 3, *size) for size in WARM_PX} <= GpuSessionDouble.shapes
@@ -153,8 +152,8 @@ def test_options_have_the_same_effect_on_the_gpu(engine: PpocrEngine) -> None:
     assert read(engine.open_handle(), np.full((40, 60), 255, np.uint8)).lines == ()
 
 
-class Full(StrictArrays):
-    """A GPU without memory for a page."""
+class FullGpu(StrictArrays):
+    """A GPU whose memory is too small for a page."""
 
     def upload(self, array: NDArray[Any]) -> Any:
         if array.ndim > 1:
@@ -163,16 +162,16 @@ class Full(StrictArrays):
 
 
 def test_page_beyond_gpu_memory_is_prepared_on_the_host(engine: PpocrEngine, caplog: pytest.LogCaptureFixture) -> None:
-    viewer = engine._gpu_pipeline
-    assert viewer is not None
-    full = type(viewer)(Full(), viewer.detector, viewer.scripts)
+    pipeline = engine._gpu_pipeline
+    assert pipeline is not None
+    full = type(pipeline)(FullGpu(), pipeline.detector, pipeline.scripts)
     handle = PageHandle(engine._detector, engine._scripts, engine._shared_threads, gpu_pipeline=full)
     assert read(handle, load("line.png")).text == LINE
     assert "A page of 600 x 50 pixels does not fit into the GPU (out of memory" in caplog.text
 
 
-class Broken(StrictArrays):
-    """A GPU whose driver does not match its toolkit."""
+class BrokenGpu(StrictArrays):
+    """A GPU whose driver is too old for the CUDA toolkit."""
 
     name = "cupy 0"
 
@@ -183,14 +182,14 @@ class Broken(StrictArrays):
 def test_engine_falls_back_from_a_failing_gpu_and_logs(engine: PpocrEngine, caplog: pytest.LogCaptureFixture) -> None:
     runs, parts = engine._line_runners[0], read_parts(built_in_model())
     assert isinstance(runs, BatchRunner)
-    assert engine._open_gpu_pipeline(Broken(), parts, {"main": runs._session}, SMALL) is None
+    assert engine._open_gpu_pipeline(BrokenGpu(), parts, {"main": runs._session}, SMALL) is None
     (message,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     fault = "it fails with RuntimeError: cudaErrorInsufficientDriver at (100, 400)"
     assert f"instead of by cupy 0: on a test page {fault}" in message
     assert "OCRSVC_IMAGING=cpu" in message
 
 
-def test_different_text_is_a_fault_of_the_gpu() -> None:
+def test_text_that_differs_from_the_cpus_is_a_gpu_fault() -> None:
     def view(text: str, task: ReadTask) -> InMemoryPageReader:
         says = Mock(crop_size=lambda along, across: (int(along), int(across)))
         says.read.side_effect = lambda crops, *_: [LineText(text, 0.9) for _ in crops]
@@ -220,6 +219,6 @@ def test_gpu_imaging_needs_cuda_and_cupy(monkeypatch: pytest.MonkeyPatch, caplog
     assert find_backend("auto", "cuda") is None
     assert "cupy is not installed" in caplog.text
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
-    monkeypatch.setitem(sys.modules, "cupy", None)  # importing it fails from here on
+    monkeypatch.setitem(sys.modules, "cupy", None)  # makes `import cupy` fail
     assert find_backend("auto", "cuda") is None
     assert "cupy cannot be loaded" in caplog.text

@@ -1,4 +1,4 @@
-"""gRPC: the services' answers to stock clients, and the server's calls, streams, limits and end."""
+"""gRPC: answers to stock clients; calls, streams, limits and shutdown of the server."""
 
 import ast
 import errno
@@ -61,7 +61,7 @@ def port() -> Iterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
     number = listener.getsockname()[1]
     with known_model() as methods, serving(methods, listener, threads=1):
-        # The one thread of the pool begins with the first call that needs it.
+        # The first call starts the pool's thread; do it here, or the first test would seem to leave a thread behind.
         with calling(number) as channel:
             infer(channel, infer_request(png()))
         yield number
@@ -111,7 +111,7 @@ def test_typed_tensors_get_typed_outputs(channel: grpc.Channel) -> None:
 
 
 def docling_request() -> Any:
-    """A request as docling's KserveV2GrpcClient builds it, with 64 x 32 pixels."""
+    """A request like that of docling's KserveV2GrpcClient, with 64 x 32 pixels."""
     request = MESSAGES["inference.ModelInferRequest"](model_name="ocr")
     request.inputs.add(name="lang_type", datatype="BYTES", shape=[1, 1])
     request.inputs.add(name="image", datatype="UINT8", shape=[1, 32, 64, 3])
@@ -123,7 +123,7 @@ def docling_request() -> Any:
     return request
 
 
-def test_docling_sends_pixels_and_gets_each_line_without_a_batch(channel: grpc.Channel) -> None:
+def test_docling_pixels_get_outputs_without_a_batch_dimension(channel: grpc.Channel) -> None:
     response = infer(channel, docling_request())
     shapes = {output.name: list(output.shape) for output in response.outputs}
     assert shapes == {"boxes": [2, 4, 2], "txts": [2], "scores": [2]}
@@ -140,7 +140,7 @@ def test_requested_outputs_and_parameters_are_applied(channel: grpc.Channel) -> 
     assert len(response.outputs) == 1
 
 
-def test_metadata_equals_that_over_http(channel: grpc.Channel) -> None:
+def test_metadata_equals_http_metadata(channel: grpc.Channel) -> None:
     assert v2(channel, "ServerLive").live
     assert v2(channel, "ServerReady").ready
     assert v2(channel, "ModelReady", {"name": "ocr", "version": "1"}).ready
@@ -160,7 +160,7 @@ def test_metadata_equals_that_over_http(channel: grpc.Channel) -> None:
     )
 
 
-def test_the_health_check_of_grpc_itself_is_answered(channel: grpc.Channel) -> None:
+def test_the_standard_grpc_health_check_is_answered(channel: grpc.Channel) -> None:
     check = unary(channel, "/grpc.health.v1.Health/Check", "grpc.health.v1.HealthCheckResponse")
     request = MESSAGES["grpc.health.v1.HealthCheckRequest"]
     assert check(request(), timeout=PATIENCE_S).status == 1
@@ -302,7 +302,7 @@ def test_tensorflow_servings_clients_are_answered(channel: grpc.Channel) -> None
     assert len(response.outputs["scores"].float_val) == 4
     request = predict_request(b"", png())
     request.output_filter.extend(["text", "counts"])
-    # perf_analyzer has nothing but empty elements to send.
+    # An empty element is answered with no lines: perf_analyzer can send nothing else.
     outputs = tfs(channel, "Predict", request).outputs
     assert (set(outputs), list(outputs["counts"].int_val)) == ({"text", "counts"}, [0, 2])
     assert [text.decode() for text in outputs["text"].string_val] == ["", f"{TEXT}\n{SEEN}"]
@@ -335,7 +335,7 @@ def test_tensorflow_serving_metadata_has_the_signature(channel: grpc.Channel) ->
         (predict_request(b"no image"), grpc.StatusCode.INVALID_ARGUMENT),
     ],
 )
-def test_a_wrong_prediction_request_is_reported(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
+def test_an_invalid_predict_request_is_reported(channel: grpc.Channel, request_: Any, code: grpc.StatusCode) -> None:
     assert code_of(lambda: tfs(channel, "Predict", request_)) is code
 
 
@@ -383,7 +383,7 @@ def test_an_image_whose_call_is_cancelled_never_reaches_the_engine() -> None:
         second = call.future(infer_request(png()), timeout=PATIENCE_S)
         wait_until(lambda: reader.waiting() == 1)
         second.cancel()
-        # Its place is given back while the engine is still held.
+        # The cancelled call leaves the queue while the engine is still busy.
         wait_until(lambda: reader.waiting() == 0)
         engine.go.set()
         assert first.result().model_name == "ocr"
@@ -404,7 +404,9 @@ UNSHARED = [("grpc.use_local_subchannel_pool", 1)]
 
 
 @pytest.mark.parametrize("turn", ["answered", "check_time_limits"])
-def test_one_error_is_isolated(turn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_closes_only_its_connection(
+    turn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     real, faults = getattr(Calls, turn), list[Exception]()
 
     def fail_once(calls: Calls, *given: Any) -> None:
@@ -421,15 +423,15 @@ def test_one_error_is_isolated(turn: str, monkeypatch: pytest.MonkeyPatch, caplo
         faults.append(RuntimeError("can't start new thread"))
         if turn == "answered":
             gate.open.set()
-        # How the client calls a connection that is closed without a word is chance.
+        # The status code depends on when the client notices the closed connection.
         assert isinstance(first.exception(PATIENCE_S), grpc.RpcError)
         gate.open.set()
         assert echo(other)(MESSAGES[ANSWER](id="2"), timeout=PATIENCE_S).id == "2"
     assert "A connection failed" in caplog.text
 
 
-class NoFiles(socket.socket):
-    """A listener that cannot accept while the process has too many files open."""
+class FullListener(socket.socket):
+    """A listener whose accept() fails with EMFILE while `out_of_files` is set."""
 
     tries = 0
     out_of_files = True
@@ -442,7 +444,7 @@ class NoFiles(socket.socket):
 
 
 def test_missing_file_descriptors_neither_spin_nor_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    listener = NoFiles()
+    listener = FullListener()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     gate = Gate()
@@ -450,9 +452,9 @@ def test_missing_file_descriptors_neither_spin_nor_flood_the_log(caplog: pytest.
     with serving(gate.method(), listener), calling(listener.getsockname()[1]) as channel:
         began_s = time.monotonic()
         call = echo(channel).future(MESSAGES[ANSWER](id="1"), timeout=PATIENCE_S)
-        wait_until(lambda: NoFiles.tries >= 3)
-        assert NoFiles.tries <= 3 + (time.monotonic() - began_s) / 0.25
-        NoFiles.out_of_files = False
+        wait_until(lambda: FullListener.tries >= 3)
+        assert FullListener.tries <= 3 + (time.monotonic() - began_s) / 0.25
+        FullListener.out_of_files = False
         assert call.result().id == "1"
     assert [record.name for record in caplog.records] == ["ocrsvc.rpc"]
 
@@ -505,8 +507,8 @@ def test_idle_stream_does_not_delay_draining() -> None:
         assert server.wait(PATIENCE_S)
 
 
-class Wire:
-    """A client that speaks HTTP/2 by hand."""
+class Http2Client:
+    """A client that sends HTTP/2 frames directly."""
 
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
@@ -551,10 +553,10 @@ def gate() -> Gate:
 
 
 @pytest.fixture
-def wire(gate: Gate) -> Iterator[Wire]:
+def wire(gate: Gate) -> Iterator[Http2Client]:
     listener = socket.create_server(("127.0.0.1", 0))
     with serving(gate.method(), listener):
-        made = Wire(listener.getsockname()[1])
+        made = Http2Client(listener.getsockname()[1])
         yield made
         gate.open.set()
         made.close()
@@ -577,12 +579,12 @@ def status(event: Any) -> str:
         (b"{}", {"content_type": "application/json"}, "415"),
     ],
 )
-def test_malformed_calls_have_their_status(wire: Wire, data: bytes, more: dict[str, Any], expected: str) -> None:
+def test_malformed_calls_have_their_status(wire: Http2Client, data: bytes, more: dict[str, Any], expected: str) -> None:
     wire.call(1, data, **more)
     assert status(wire.until(ResponseReceived)) == expected
 
 
-def test_client_goaway_still_gets_its_answer(wire: Wire, gate: Gate) -> None:
+def test_a_client_that_sends_goaway_still_gets_its_answer(wire: Http2Client, gate: Gate) -> None:
     wire.call(1, b"\0\0\0\0\0")
     assert gate.began.acquire(timeout=PATIENCE_S)
     goodbye = H2Connection(H2Configuration(client_side=True))
@@ -594,7 +596,7 @@ def test_client_goaway_still_gets_its_answer(wire: Wire, gate: Gate) -> None:
     assert status(wire.until(TrailersReceived)) == "0"
 
 
-def test_immediate_reset_affects_no_other_stream(wire: Wire, gate: Gate) -> None:
+def test_immediate_reset_affects_no_other_stream(wire: Http2Client, gate: Gate) -> None:
     gate.open.set()
     wire.h2.send_headers(1, [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", "/t/No")])
     wire.h2.reset_stream(1, ErrorCodes.CANCEL)
@@ -612,38 +614,38 @@ def test_non_http2_connection_is_closed(port: int) -> None:
             pass
 
 
-def test_a_broken_frame_ends_the_connection_with_a_reason(wire: Wire) -> None:
+def test_a_broken_frame_ends_the_connection_with_a_reason(wire: Http2Client) -> None:
     wire.sock.sendall(b"\0\0\4\0\0\0\0\0\0oops")
     assert wire.until(ConnectionTerminated).error_code == ErrorCodes.PROTOCOL_ERROR
 
 
-def call_on_and_on(port: int, options: Any, enough: threading.Event, failures: list[str]) -> None:
-    """Call in a loop on one channel, which stays with its worker while that lives."""
+def call_repeatedly(port: int, options: Any, stop: threading.Event, failures: list[str]) -> None:
+    """Call in a loop on one channel, whose connection stays with one worker until that worker drains."""
     with calling(port, options) as channel:
         call = unary(channel, INFER, ANSWER)
-        while not enough.is_set():
+        while not stop.is_set():
             try:
                 response = call(infer_request(png()), timeout=PATIENCE_S)
                 assert strings(raw_outputs(response)["texts"])[0] == "64x32"
             except (grpc.RpcError, AssertionError) as error:
                 failures.append(repr(error))
-            enough.wait(0.005)
+            stop.wait(0.005)
 
 
 def test_no_call_fails_while_workers_are_replaced() -> None:
-    enough, failures = threading.Event(), list[str]()
+    stop, failures = threading.Event(), list[str]()
     env = {"OCRSVC_GRPC_BIND": "127.0.0.1:0", "OCRSVC_WORKERS": "1", "OCRSVC_MAX_REQUESTS": "100"}
     with run_server(env) as server:
         port = int(server.wait_for(r"Listening for gRPC at: 127.0.0.1:(\d+)")[1])
-        # Stock settings; and a connection of its own, which channels of one process share otherwise.
+        # Default settings, and a separate connection: channels of one process otherwise share one.
         settings = (None, [("grpc.use_local_subchannel_pool", 1)])
         with ThreadPoolExecutor(2) as pool:
             for own in settings:
-                pool.submit(call_on_and_on, port, own, enough, failures)
+                pool.submit(call_repeatedly, port, own, stop, failures)
             try:
                 server.wait_for("RECYCLED")
             finally:
-                enough.set()
+                stop.set()
         assert failures == []
 
 
@@ -654,10 +656,10 @@ def test_open_call_is_counted_and_answered_on_shutdown() -> None:
         with calling(port) as channel:
             v2(channel, "ServerReady")
             call = unary(channel, INFER, ANSWER).future(infer_request(png()), timeout=PATIENCE_S)
-            # Answered behind the call, on the same connection: so the call is under way.
+            # This call is answered after the one before on the same connection, so that one is in flight.
             v2(channel, "ServerReady")
             assert server.metric("ocrsvc_in_flight_requests") == 2
-            # The request before, for metrics too, may not be over yet.
+            # The previous /metrics request may still be counted.
             wait_until(lambda: server.metric('ocrsvc_worker_in_flight_requests{slot="0"}') == 2)
             assert server.metric('ocrsvc_requests_total{adapter="grpc_kserve_v2",code="ok",status="OK"}') == 2
             server.process.terminate()

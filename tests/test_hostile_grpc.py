@@ -1,4 +1,4 @@
-"""gRPC against hostile clients: the memory and the time that they take, and the end of their connections."""
+"""Hostile gRPC clients: memory and time are bounded, and their connections are closed."""
 
 import contextlib
 import select
@@ -14,7 +14,7 @@ from hostile_wire import MakePieces
 from support import Server, run_server, wait_until
 
 CONNECTIONS = 20
-# Those that can only take time need not be many: 20 of each are for the benchmark.
+# A few connections suffice for clients that cost only time; the benchmark runs 20 of each.
 FEW_CONNECTIONS = 4
 MEMORY = {"continuations", "large_continuations", "large_metadata", "large_messages", "beginnings"}
 FLOODING_FRAMES = (
@@ -25,14 +25,14 @@ ENDED = {name: FRAMES[name].pieces for name in FLOODING_FRAMES} | dict(FLOODS)
 SIZE_BYTES = 8 << 20
 MAX_GROWTH_BYTES = 200 << 20
 LEFT_GROWTH_BYTES = 64 << 20
-CALM, TOO_LARGE = 11, 6
-# On an idle machine 1 s is enough by far.
+ENHANCE_YOUR_CALM, FRAME_SIZE_ERROR = 11, 6
+# On an idle machine a health check takes far less than 1 s.
 HEALTHY_S = 10.0
 PATIENCE_S = 60.0
 
 
 class Service:
-    """A whole service with one worker, and what it holds."""
+    """A running service with one worker, and the worker's memory."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -52,21 +52,21 @@ def service() -> Iterator[Service]:
 
 
 class Client:
-    """One hostile client; sends as fast as it is let, and reads what comes."""
+    """A hostile client that sends as fast as flow control permits and reads every answer."""
 
     def __init__(self, port: int, pieces: Iterator[bytes]) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         self.sock.setblocking(False)
         self.pieces = pieces
         self.left = b""
-        self.heard = bytearray()
+        self.received = bytearray()
         self.ended = False
 
     def step(self) -> bool:
-        """Send and read once; whether there is more to send."""
+        """Send and read once; returns whether bytes remain to be sent."""
         try:
             while not self.ended and (data := self.sock.recv(1 << 16)):
-                self.heard += data
+                self.received += data
             self.ended = True
         except BlockingIOError:
             pass
@@ -79,24 +79,24 @@ class Client:
             self.left = self.left[self.sock.send(self.left) :]
         return True
 
-    def goodbyes(self) -> set[int]:
+    def goaway_codes(self) -> set[int]:
         at, found = 0, set()
-        while at + 17 <= len(self.heard):
-            if self.heard[at + 3] == GOAWAY:
-                found.add(int.from_bytes(self.heard[at + 13 : at + 17]))
-            at += 9 + int.from_bytes(self.heard[at : at + 3])
+        while at + 17 <= len(self.received):
+            if self.received[at + 3] == GOAWAY:
+                found.add(int.from_bytes(self.received[at + 13 : at + 17]))
+            at += 9 + int.from_bytes(self.received[at : at + 3])
         return found
 
 
-def converse(service: Service, name: str, make: MakePieces, *, ended: bool) -> tuple[list[Client], int, float]:
-    """Many conversations at once: the clients, the most memory, and the longest time for a health check."""
+def run_clients(service: Service, name: str, make: MakePieces, *, ended: bool) -> tuple[list[Client], int, float]:
+    """Run several clients at once; returns them, the peak memory in bytes, and the slowest health check in s."""
     count = CONNECTIONS if name in MEMORY else FEW_CONNECTIONS
     clients = [Client(service.port, iter(make(SIZE_BYTES))) for _ in range(count)]
-    peak_bytes, longest_s, looked_s, enough_s = 0, 0.0, 0.0, time.monotonic() + PATIENCE_S
+    peak_bytes, longest_s, looked_s, end_s = 0, 0.0, 0.0, time.monotonic() + PATIENCE_S
     with calling(service.port, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         live = unary(channel, V2 + "ServerLive", "inference.ServerLiveResponse")
         under_way = list(clients)
-        while under_way and time.monotonic() < enough_s:
+        while under_way and time.monotonic() < end_s:
             under_way = [client for client in under_way if client.step() or (ended and not client.ended)]
             sockets = [client.sock for client in under_way]
             select.select(sockets, [client.sock for client in under_way if client.left], [], 0.01)
@@ -109,7 +109,7 @@ def converse(service: Service, name: str, make: MakePieces, *, ended: bool) -> t
 
 
 def check(service: Service, name: str, make: MakePieces, *, ended: bool) -> list[Client]:
-    clients, peak_bytes, longest_s = converse(service, name, make, ended=ended)
+    clients, peak_bytes, longest_s = run_clients(service, name, make, ended=ended)
     try:
         assert peak_bytes - service.idle_bytes <= MAX_GROWTH_BYTES
         assert longest_s <= HEALTHY_S
@@ -118,15 +118,15 @@ def check(service: Service, name: str, make: MakePieces, *, ended: bool) -> list
     finally:
         for client in clients:
             client.sock.close()
-    wait_until(lambda: service.rss_bytes() - service.idle_bytes <= LEFT_GROWTH_BYTES, "the memory is given back")
+    wait_until(lambda: service.rss_bytes() - service.idle_bytes <= LEFT_GROWTH_BYTES, "the memory is released")
     return clients
 
 
 @pytest.mark.parametrize("name", ENDED)
 def test_floods_and_endless_requests_are_cut_off(service: Service, name: str) -> None:
     clients = check(service, name, ENDED[name], ended=True)
-    # A goodbye may be lost behind what its client still sends; not all of them.
-    assert set().union(*(client.goodbyes() for client in clients)) & {CALM, TOO_LARGE}
+    # A client that is still sending may lose its GOAWAY frame, but not all clients do.
+    assert set().union(*(client.goaway_codes() for client in clients)) & {ENHANCE_YOUR_CALM, FRAME_SIZE_ERROR}
 
 
 @pytest.mark.parametrize("name", HELD)

@@ -1,4 +1,4 @@
-"""With OCRSVC_ISOLATION=process image files are decoded in the child, and a decoder's crash costs one image."""
+"""With OCRSVC_ISOLATION=process a child process decodes image files, and a decoder's crash fails only one image."""
 
 import os
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def plain() -> Iterator[Reader]:
 
 @pytest.fixture(scope="module")
 def crashing() -> Iterator[Spawner]:
-    """Of children whose decoders crash on a file with MARK."""
+    """A spawner of child processes whose decoders crash on files that contain MARK."""
     spawners = started()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{CRASHING}{os.pathsep}{ROOT}")
@@ -114,7 +114,7 @@ def test_child_returns_the_decoded_image_for_drawing(isolated: Reader, plain: Re
     ],
     ids=["empty", "text", "jpeg", "gif", "tiff", "large"],
 )
-def test_child_refuses_as_the_engine(isolated: Reader, plain: Reader, file: bytes, error: type[OcrsvcError]) -> None:
+def test_child_and_engine_refuse_alike(isolated: Reader, plain: Reader, file: bytes, error: type[OcrsvcError]) -> None:
     def refusal(reader: Reader) -> OcrsvcError:
         with pytest.raises(error) as caught:
             reader.read(file, ReadOptions(), 10.0)

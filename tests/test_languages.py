@@ -1,4 +1,4 @@
-"""Which languages a dictionary can write, and which recognizer has the one that is asked for."""
+"""Languages covered by a recognizer's dictionary, and the choice of a recognizer by language."""
 
 import onnx
 import pytest
@@ -20,7 +20,7 @@ def test_every_language_can_be_named_in_a_model() -> None:
     assert parse_description(text).languages == tuple(letters_of_languages())
 
 
-def test_built_in_languages_are_those_of_its_dictionary_that_were_measured() -> None:
+def test_built_in_languages_are_the_measured_ones_of_its_dictionary() -> None:
     entries = onnx.load_from_string(built_in_model().read(RECOGNITION)).metadata_props
     found = languages_of({entry.key: entry.value for entry in entries}["character"].split("\n"))
     assert tuple(tag for tag in found if tag not in {"sk", "az", "eo"}) == LANGUAGES

@@ -1,4 +1,4 @@
-"""Noise on the ground of a line: where JPEG or a scanner left it, spaces are read as on a plain ground."""
+"""Removing background noise (JPEG, scanner) from lines, so that spaces are read as on a plain background."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ Tone = int | tuple[int, int, int]
 
 
 def line(text: str = WORDS, ink: Tone = 0, ground: Tone = 255) -> Picture.Image:
-    """One line of 40 px type on 64 rows."""
+    """A line of 40 px text on an image 64 px high."""
     font = ImageFont.truetype(str(SERIF), 40)
     picture = Picture.new("RGB" if isinstance(ground, tuple) else "L", (int(font.getlength(text)) + 40, 64), ground)
     ImageDraw.Draw(picture).text((20, 8), text, fill=ink, font=font)
@@ -53,7 +53,7 @@ def grainy(picture: Picture.Image) -> Pixels:
 )
 def test_lines_without_a_noisy_background_stay_unchanged(pixels: Pixels) -> None:
     assert level_ground(pixels) is pixels
-    # As does text of another colour that is as bright as the ground.
+    # Coloured ink as bright as the background stays, too.
     picture = line(ink=(0, 0, 0), ground=(255, 255, 255))
     ImageDraw.Draw(picture).rectangle((2, 2, 12, 60), fill=(255, 255, 90))
     assert level_ground(as_jpeg(picture))[30, 6, 0] < 150

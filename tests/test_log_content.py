@@ -1,4 +1,4 @@
-"""Logs contain no input and no recognised text, unless OCRSVC_LOG_TEXT asks for masked text."""
+"""Logs contain no input and no recognized text, except masked text with OCRSVC_LOG_TEXT=masked."""
 
 from __future__ import annotations
 
@@ -91,20 +91,20 @@ def test_debug_log_contains_no_input_and_no_text(form: str, tmp_path: Path) -> N
         "OCRSVC_JOBS_DIR": str(tmp_path),
     }
     with run_server(env) as server:
-        told = send_everything(server.url)
+        texts = send_everything(server.url)
         log = server.log
-        assert "/v1/ocr" in log, "the log is on"
-    for secret in (*told, NAME, SECRET, PERSON, PHONE):
+        assert "/v1/ocr" in log, "requests are logged"
+    for secret in (*texts, NAME, SECRET, PERSON, PHONE):
         assert secret not in server.log
 
 
 def send_everything(url: str) -> list[str]:
-    """Send valid and invalid pages with file names in several formats; the text that the log must not contain."""
-    told = []
+    """Send valid and invalid pages in several formats; returns texts that must not be logged."""
+    texts = []
     for shade in (10, 20):
         file = png(40 + shade, 33, shade)
         page = requests.post(f"{url}/v1/ocr", files={"file": (f"{NAME}.png", file)}, timeout=WAIT_S).json()["pages"][0]
-        told += page["text"].split("\n")
+        texts += page["text"].split("\n")
         requests.post(f"{url}/api/tr-run/", files={"file": (f"{NAME}.png", file)}, timeout=WAIT_S)
     bad = {
         "no image": {"files": {"file": (f"{NAME}.jpg", SECRET.encode() * 9)}},
@@ -120,11 +120,11 @@ def send_everything(url: str) -> list[str]:
         assert response.status_code >= 400
     requests.post(f"{url}/ocr", json={"file": SECRET, "fileType": PERSON}, timeout=WAIT_S)
     requests.get(f"{url}/[{NAME}].png", timeout=WAIT_S)
-    return told + document(url)
+    return texts + read_umi_document(url)
 
 
-def document(url: str) -> list[str]:
-    """Read and download a named Umi-OCR document; the lines of its text."""
+def read_umi_document(url: str) -> list[str]:
+    """Read and download a read_umi_document over Umi-OCR's API; returns its text lines."""
     form = {"file": (f"{NAME}.pdf", io.BytesIO(pdf(b"0.5 g 0 0 100 100 re f")))}
     task = requests.post(f"{url}/api/doc/upload", files=form, timeout=WAIT_S).json()["data"]
     asked = {"id": task, "is_data": True, "is_unread": False, "format": "text"}

@@ -1,4 +1,4 @@
-"""Markdown of pages: headings, paragraphs, lists, tables, page breaks, and text that must not become markup."""
+"""Pages as Markdown: headings, paragraphs, lists, tables, page breaks, and escaping of text."""
 
 import gc
 import time
@@ -35,8 +35,8 @@ LEFT = 100
 
 
 def line(text: str, top: float, *, left: float = LEFT, size: float = BODY, right: float | None = None) -> Line:
-    """A line whose letters are half as wide as high, Chinese ones as wide as high."""
-    wide = sum(size if ord(sign) > 0x2E80 else size / 2 for sign in text)
+    """A line with characters half as wide as high; Chinese characters are square."""
+    wide = sum(size if ord(character) > 0x2E80 else size / 2 for character in text)
     return Line(text, 0.9, box(left, top, right or left + wide, top + size))
 
 
@@ -157,7 +157,7 @@ def test_no_text_becomes_markup(text: str) -> None:
 
 
 def check_is_text(text: str) -> None:
-    """What is shown has the text's signs, in paragraphs or items alone."""
+    """The rendered Markdown has only paragraphs and list items, without inline markup."""
     written = markdown_of(page(line(text, 0), line("End.", 500)))
     tokens = markdown_it.MarkdownIt("gfm-like", {"linkify": False}).parse(written)
     kinds = {token.type.removesuffix("_open").removesuffix("_close") for token in tokens}
@@ -170,7 +170,7 @@ def test_a_hostile_page_takes_linear_time() -> None:
     def seconds(count: int) -> float:
         lines = [line("- 1. [a](b) -" if at % 2 else "(a)" * 20, at % 97, left=at % 89) for at in range(count)]
         read = page(*lines)
-        # What other tests have left would be looked through meanwhile.
+        # The garbage collector would scan objects of other tests.
         gc.disable()
         try:
             began_s = time.process_time()
@@ -185,7 +185,7 @@ def test_a_hostile_page_takes_linear_time() -> None:
 
 LATIN = Path("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf")
 CHINESE = Path("/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc")
-# Small letters everywhere: a paragraph may look as if it went on in the next.
+# Only lower-case words, so that sentence ends do not separate paragraphs.
 TEXT = """
 the clerk writes down the name and the hour of every ship that comes into the harbour of our town and on most days
 there are fewer than twenty while in summer when the ferries run late there may be as many as sixty and still

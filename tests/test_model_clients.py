@@ -1,4 +1,4 @@
-"""Unmodified clients of Triton and TensorFlow Serving list, label, load and unload the models of two real workers."""
+"""Unmodified Triton and TensorFlow Serving clients list, label, load and unload models of two workers."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ from ocrsvc.models.state import ModelState, StateStore
 SCRIPTS = ROOT / "tests" / "clients"
 WORKERS = 2
 TRIES = 24
-# Its own line differs from that of the version that serves.
+# The fake engine's text names the version; least_f1 accepts the difference from the serving version's text.
 NEW = """
 engine = "fake"
 [settings]
@@ -30,7 +30,7 @@ least_f1 = 0.5
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a repository of `fake` in two versions that were accepted before; all of them are wanted."""
+    """A folder with a repository: model `fake` with two accepted versions, both served."""
     folder = tmp_path_factory.mktemp("service")
     accept(folder, *(make_fake(folder / "models", number) for number in (1, 2)))
     (folder / "models" / "models.toml").write_text('[fake]\nversions = "all"\n')
@@ -48,7 +48,7 @@ def running(folder: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def server(running: Server, folder: Path) -> Server:
-    """The server, with nothing loaded, unloaded or configured by a client."""
+    """The server, reset from what earlier clients loaded, unloaded or configured."""
     StateStore(folder / "state").change(lambda state: ModelState(verdicts=state.verdicts))
     return running
 
@@ -60,7 +60,7 @@ def address_of(server: Server, protocol: str) -> str:
 
 
 def run(environment: str, script: str, *arguments: object) -> None:
-    """Run a client; it must end well."""
+    """Run a client script, which must succeed."""
     try:
         python = at_hand(SOURCES[environment])
     except NotAtHandError as lack:
@@ -79,7 +79,7 @@ def run(environment: str, script: str, *arguments: object) -> None:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_tritonclient_lists_loads_and_unloads(server: Server, folder: Path, protocol: str) -> None:
-    # A new one, which has to prove itself first: the load waits for that.
+    # The load waits until the new version is proved.
     new = len(list((folder / "models" / "fake").iterdir())) + 1
     make_version(folder / "models", "fake", new, NEW.replace("NUMBER", str(new)))
     numbers = range(1, new + 1)
@@ -91,12 +91,12 @@ def test_tensorflow_servings_client_lists_labels_loads_and_unloads(server: Serve
 
 
 def _post(server: Server, path: str, body: object = None) -> tuple[int, str]:
-    """The status and the text of the answer, over a connection of its own."""
+    """POST over a new connection; returns status and text."""
     response = requests.post(server.url + path, json=body, timeout=20)
     return response.status_code, response.text
 
 
-def test_every_worker_follows_at_once(server: Server) -> None:
+def test_loads_and_unloads_reach_every_worker_at_once(server: Server) -> None:
     tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [as_base64(png())]}
 
     def statuses() -> set[int]:
@@ -109,5 +109,5 @@ def test_every_worker_follows_at_once(server: Server) -> None:
         assert _post(server, "/v2/repository/models/fake/load")[0] == 200
         assert statuses() == {200}
     assert _post(server, "/v2/repository/models/fake/unload")[0] == 200
-    # Both workers close what they had loaded.
+    # Both workers close the model.
     wait_until(lambda: "unloaded" in _post(server, "/v2/repository/index")[1], "fake is closed")

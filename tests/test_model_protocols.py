@@ -1,6 +1,6 @@
-"""Triton's and TensorFlow Serving's calls over a repository: every version listed, read by name, loaded and unloaded.
+"""Triton's and TensorFlow Serving's APIs on a repository: list, address, load and unload each version.
 
-Over HTTP with Flask's client, over gRPC with grpcio. The versions are of the fake engine, which says what read a page.
+Over HTTP with Flask's test client, over gRPC with grpcio. The fake engine's text names the version that read a page.
 """
 
 import base64
@@ -35,8 +35,8 @@ POLICY = '[fake]\nversions = "all"\nlabels = {canary = 2}\n'
 TFS = "/tensorflow.serving."
 
 
-class Place:
-    """A repository of the fake engine's model `fake` in two versions, with its state and settings."""
+class ServedRepository:
+    """A repository with two versions of model `fake` (fake engine), its state and settings."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
         self.folder = folder / "models"
@@ -48,7 +48,7 @@ class Place:
         (self.folder / "models.toml").write_text(POLICY)
 
     def add(self, number: int, verdict: Verdict | None = None, name: str = "fake") -> str:
-        """A version, accepted unless the verdict says something else; the digest of its manifest."""
+        """Add a version with a verdict, by default accepted; returns its manifest's digest."""
         digest = make_fake(self.folder, number, name).digest
         self.store.record_verdict(digest, verdict or Verdict(accepted=True))
         return digest
@@ -70,12 +70,12 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def repository(tmp_path: Path) -> ServedRepository:
+    return ServedRepository(tmp_path)
 
 
 def infer(client: FlaskClient, model: str) -> tuple[int, str, str]:
-    """The status of an inference, and which version the answer names; it is the one that read."""
+    """Infer one image; returns status, version name and error, and checks that the named version read it."""
     tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [as_base64(png())]}
     response = client.post(f"/v2/models/{model}/infer", json={"inputs": [tensor]})
     answer = json_of(response)
@@ -92,8 +92,8 @@ def index(client: FlaskClient, **body: object) -> list[tuple[str, str, str]]:
     return [(f"{one['name']}/{one['version']}", one["state"], one["reason"]) for one in found]
 
 
-def test_triton_describes_each_model(place: Place) -> None:
-    with place.http() as client:
+def test_triton_describes_each_model(repository: ServedRepository) -> None:
+    with repository.http() as client:
         assert json_of(client.get("/v2/models"))["models"] == ["fake", "ppocr"]
         found = json_of(client.get("/v2/models/fake"))
         assert (found["name"], found["versions"]) == ("fake", ["1", "2"])
@@ -106,7 +106,7 @@ def test_triton_describes_each_model(place: Place) -> None:
         assert "Versions: 1, 2." in infer(client, "fake/versions/x")[2]
 
 
-def test_tritons_statistics_count_each_version(place: Place) -> None:
+def test_tritons_statistics_count_each_version(repository: ServedRepository) -> None:
     def counts(path: str) -> dict[str, tuple[int, int]]:
         found = json_of(client.get(path))["model_stats"]
         return {
@@ -114,7 +114,7 @@ def test_tritons_statistics_count_each_version(place: Place) -> None:
             for one in found
         }
 
-    with place.http() as client:
+    with repository.http() as client:
         for model, named in (("fake", "fake/2"), ("fake/versions/1", "fake/1"), ("ocr", "fake/2")):
             assert infer(client, model) == (200, named, "")
         broken = {"name": "image", "shape": [1], "datatype": "BYTES", "data": ["no image"]}
@@ -126,22 +126,22 @@ def test_tritons_statistics_count_each_version(place: Place) -> None:
         assert stats["inference_stats"]["success"]["ns"] > stats["inference_stats"]["compute_infer"]["ns"] > 0
 
 
-def test_tritons_index_lists_every_version_with_its_state(place: Place) -> None:
-    place.add(3, Verdict(accepted=False, reason="It reads garbage."))
-    with place.http() as client:
+def test_tritons_index_lists_every_version_with_its_state(repository: ServedRepository) -> None:
+    repository.add(3, Verdict(accepted=False, reason="It reads garbage."))
+    with repository.http() as client:
         ready = [("fake/1", "READY", ""), ("fake/2", "READY", "")]
         assert index(client) == [*ready, ("fake/3", "UNAVAILABLE", "It reads garbage."), ("ppocr/1", "READY", "")]
         assert index(client, ready=True) == [*ready, ("ppocr/1", "READY", "")]
 
 
-def test_triton_unloads_and_loads(place: Place) -> None:
-    with place.http() as client:
+def test_triton_unloads_and_loads(repository: ServedRepository) -> None:
+    with repository.http() as client:
         body = {"parameters": {"unload_dependents": True}}
         assert client.post("/v2/repository/models/fake/unload", json=body).status_code == 200
         assert infer(client, "fake")[0] == 404
-        # `ocr` is the default model, which is this one.
+        # `ocr` is an alias of the default model, here `fake`.
         assert infer(client, "ocr")[0] == 404
-        # Version 2 is loaded still: a worker's watcher closes it when its last request has ended.
+        # Version 2 is still loaded: the worker's watcher closes it after its last request.
         assert index(client)[:2] == [("fake/1", "UNAVAILABLE", "unloaded"), ("fake/2", "UNLOADING", "")]
         assert client.post("/v2/repository/models/fake/load").status_code == 200
         assert infer(client, "fake") == (200, "fake/2", "")
@@ -155,18 +155,20 @@ def test_triton_unloads_and_loads(place: Place) -> None:
         ({"parameters": 1}, 400, "parameters: Input should be"),
     ],
 )
-def test_a_model_that_comes_with_the_request_is_refused(place: Place, body: Any, status: int, said: str) -> None:
-    with place.http() as client:
+def test_a_load_request_that_contains_a_model_is_refused(
+    repository: ServedRepository, body: Any, status: int, said: str
+) -> None:
+    with repository.http() as client:
         response = client.post("/v2/repository/models/fake/load", json=body)
         assert (response.status_code, said in json_of(response)["error"]) == (status, True)
         assert client.post("/v2/repository/models/nope/load").status_code == 404
 
 
-def test_load_waits_for_the_proof_of_a_new_version(place: Place) -> None:
-    with place.http() as client:
+def test_load_waits_for_the_proof_of_a_new_version(repository: ServedRepository) -> None:
+    with repository.http() as client:
         for number, verdict in ((3, Verdict(accepted=True)), (4, Verdict(accepted=False, reason="It is slow."))):
-            digest = make_fake(place.folder, number).digest
-            prover = threading.Timer(0.3, place.store.record_verdict, (digest, verdict))
+            digest = make_fake(repository.folder, number).digest
+            prover = threading.Timer(0.3, repository.store.record_verdict, (digest, verdict))
             prover.start()
             response = client.post("/v2/repository/models/fake/load")
             prover.join()
@@ -175,10 +177,10 @@ def test_load_waits_for_the_proof_of_a_new_version(place: Place) -> None:
             assert infer(client, "fake") == (200, "fake/3", "")
 
 
-def test_load_reports_a_proof_that_takes_too_long(place: Place) -> None:
-    place.settings = place.settings.model_copy(update={"deadline_s": 0.2})
-    make_fake(place.folder, 3)
-    with place.http() as client:
+def test_load_reports_a_proof_that_takes_too_long(repository: ServedRepository) -> None:
+    repository.settings = repository.settings.model_copy(update={"deadline_s": 0.2})
+    make_fake(repository.folder, 3)
+    with repository.http() as client:
         assert client.post("/v2/repository/models/fake/load").status_code == 504
         assert index(client)[2] == ("fake/3", "LOADING", "It is not proved yet.")
 
@@ -189,9 +191,9 @@ def statuses(client: FlaskClient, path: str) -> tuple[int, list[tuple[str, str, 
     return response.status_code, [(one["version"], one["state"], one["status"]["error_message"]) for one in found]
 
 
-def test_tensorflow_serving_lists_every_version(place: Place) -> None:
-    place.add(3, Verdict(accepted=False, reason="It reads garbage."))
-    with place.http() as client:
+def test_tensorflow_serving_lists_every_version(repository: ServedRepository) -> None:
+    repository.add(3, Verdict(accepted=False, reason="It reads garbage."))
+    with repository.http() as client:
         bad, good = ("3", "END", "It reads garbage."), [("2", "AVAILABLE", ""), ("1", "AVAILABLE", "")]
         assert statuses(client, "/v1/models/fake") == (200, [bad, *good])
         assert statuses(client, "/v1/models/ocr") == (200, [bad, *good])
@@ -206,8 +208,10 @@ def test_tensorflow_serving_lists_every_version(place: Place) -> None:
 @pytest.mark.parametrize(
     ("path", "read"), [("", "2"), ("/versions/1", "1"), ("/labels/canary", "2"), ("/versions/9", None)]
 )
-def test_tensorflow_serving_predicts_by_version_and_label(place: Place, path: str, read: str | None) -> None:
-    with place.http() as client:
+def test_tensorflow_serving_predicts_by_version_and_label(
+    repository: ServedRepository, path: str, read: str | None
+) -> None:
+    with repository.http() as client:
         response = client.post(f"/v1/models/fake{path}:predict", json={"instances": [{"b64": as_base64(png())}]})
         metadata = client.get(f"/v1/models/fake{path}/metadata")
         if read is None:
@@ -219,7 +223,7 @@ def test_tensorflow_serving_predicts_by_version_and_label(place: Place, path: st
 
 
 def call(channel: grpc.Channel, path: str, request: Any, metadata: Any = None) -> Any:
-    """The answer, or the status of a call that failed, with its message."""
+    """The response, or (status code, message) of a failed call."""
     package = "inference." if path.startswith(V2) else "tensorflow.serving."
     name = path.rsplit("/", 1)[1]
     answer = {"HandleReloadConfigRequest": "ReloadConfig"}.get(name, name)
@@ -252,9 +256,9 @@ def predicted(channel: grpc.Channel, model_spec: Any) -> Any:
     return read
 
 
-def test_triton_over_grpc(place: Place) -> None:
-    place.add(3, Verdict(accepted=False, reason="It reads garbage."))
-    with place.grpc() as channel:
+def test_triton_over_grpc(repository: ServedRepository) -> None:
+    repository.add(3, Verdict(accepted=False, reason="It reads garbage."))
+    with repository.grpc() as channel:
         answer = call(channel, f"{V2}RepositoryIndex", MESSAGES["inference.RepositoryIndexRequest"]())
         found = [(one.name, one.version, one.state, one.reason) for one in answer.models]
         assert found[1:3] == [("fake", "2", "READY", ""), ("fake", "3", "UNAVAILABLE", "It reads garbage.")]
@@ -275,9 +279,9 @@ def test_triton_over_grpc(place: Place) -> None:
         assert call(channel, f"{V2}ModelInfer", request).model_version == "1"
 
 
-def test_tensorflow_serving_over_grpc(place: Place) -> None:
-    place.add(3, Verdict(accepted=False, reason="It reads garbage."))
-    with place.grpc() as channel:
+def test_tensorflow_serving_over_grpc(repository: ServedRepository) -> None:
+    repository.add(3, Verdict(accepted=False, reason="It reads garbage."))
+    with repository.grpc() as channel:
         request = MESSAGES["tensorflow.serving.GetModelStatusRequest"](model_spec=spec())
         answer = call(channel, f"{TFS}ModelService/GetModelStatus", request)
         found = [(one.version, one.state, one.status.error_code) for one in answer.model_version_status]
@@ -297,9 +301,9 @@ def reload_request(numbers: list[int], labels: dict[str, int], **members: str) -
     return request
 
 
-def test_a_reload_changes_the_serving_versions_and_labels(place: Place) -> None:
+def test_a_reload_changes_the_serving_versions_and_labels(repository: ServedRepository) -> None:
     path = f"{TFS}ModelService/HandleReloadConfigRequest"
-    with place.grpc() as channel:
+    with repository.grpc() as channel:
         for request, said in (
             (reload_request([1], {"canary": 9}), "The label canary of fake names version 9"),
             (reload_request([1], {}, base_path="/elsewhere"), "base_path"),
@@ -307,19 +311,19 @@ def test_a_reload_changes_the_serving_versions_and_labels(place: Place) -> None:
         ):
             assert said in call(channel, path, request)[1]
             assert predicted(channel, spec(label="canary")) == "fake/2"
-        answer = call(channel, path, reload_request([1], {"old": 1}, base_path=str(place.folder / "fake")))
+        answer = call(channel, path, reload_request([1], {"old": 1}, base_path=str(repository.folder / "fake")))
         assert answer.status.error_code == 0
         assert predicted(channel, spec()) == predicted(channel, spec(label="old")) == "fake/1"
         assert predicted(channel, spec(version=2))[0] is grpc.StatusCode.NOT_FOUND
-    # It holds until another one: also after a restart.
-    with place.grpc() as channel:
+    # The new configuration also applies after a restart.
+    with repository.grpc() as channel:
         assert predicted(channel, spec()) == "fake/1"
 
 
-def test_over_grpc_a_proxy_of_this_machine_is_no_local_caller_and_learns_nothing(place: Place) -> None:
+def test_grpc_callers_behind_a_local_proxy_are_not_local(repository: ServedRepository) -> None:
     reload_path, elsewhere = f"{TFS}ModelService/HandleReloadConfigRequest", (("x-forwarded-for", "10.0.0.7"),)
     load = MESSAGES["inference.RepositoryModelLoadRequest"](model_name="fake")
-    with place.grpc() as channel:
+    with repository.grpc() as channel:
         for path, request in (
             (f"{V2}RepositoryModelLoad", load),
             (reload_path, reload_request([1], {}, name="nope")),
@@ -329,12 +333,12 @@ def test_over_grpc_a_proxy_of_this_machine_is_no_local_caller_and_learns_nothing
         assert not isinstance(call(channel, f"{V2}RepositoryModelLoad", load), tuple)
 
 
-def test_the_reason_of_a_refusal_has_no_server_paths(place: Place) -> None:
-    place.add(
+def test_the_reason_of_a_refusal_contains_no_server_paths(repository: ServedRepository) -> None:
+    repository.add(
         3, Verdict(accepted=False, reason="It does not open: '/srv/our models/det.onnx' and /srv/a/b.onnx: bad/1.")
     )
-    with place.http() as client:
-        (reason,) = [told for version, _, told in index(client) if version == "fake/3"]
+    with repository.http() as client:
+        (reason,) = [why for version, _, why in index(client) if version == "fake/3"]
         assert "b.onnx: bad/1." in reason
         assert "/srv" not in reason
         status = json_of(client.get("/v1/models/fake"))
@@ -346,8 +350,8 @@ def test_the_reason_of_a_refusal_has_no_server_paths(place: Place) -> None:
     [("local", "127.0.0.1", 200), ("local", "10.0.0.7", 403), ("open", "10.0.0.7", 200), ("off", "127.0.0.1", 403)],
 )
 def test_without_keys_access_to_ops_permits_loads(tmp_path: Path, ops: str, address: str, status: int) -> None:
-    place = Place(tmp_path, ops=ops, audit_log=tmp_path / "audit")
-    with place.http() as client:
+    repository = ServedRepository(tmp_path, ops=ops, audit_log=tmp_path / "audit")
+    with repository.http() as client:
         response = client.post("/v2/repository/models/fake/load", environ_overrides={"REMOTE_ADDR": address})
         assert response.status_code == status
     lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()] if status == 200 else []
@@ -358,18 +362,18 @@ def test_without_keys_access_to_ops_permits_loads(tmp_path: Path, ops: str, addr
 
 def test_with_keys_an_operator_loads_and_a_reader_lists(tmp_path: Path) -> None:
     with keys_in(tmp_path) as keys:
-        place = Place(tmp_path, keys=keys.address)
+        repository = ServedRepository(tmp_path, keys=keys.address)
         keys.add("reader", "read")
         keys.add("operator", "operate", pages_a_day=1)
         reader, operator = (bearer(keys.secrets[name]) for name in ("reader", "operator"))
-        with place.http(keys.gate) as client:
+        with repository.http(keys.gate) as client:
             for action in ("load", "unload", "load"):
                 path = f"/v2/repository/models/fake/{action}"
                 assert client.post(path).status_code == 401
                 assert client.post(path, headers=reader).status_code == 403
                 assert client.post(path, headers=operator).status_code == 200
             assert client.post("/v2/repository/index", headers=reader).status_code == 200
-        with place.grpc(keys.gate) as channel:
+        with repository.grpc(keys.gate) as channel:
             load = MESSAGES["inference.RepositoryModelLoadRequest"](model_name="fake")
             secrets = {name: (("x-api-key", keys.secrets[name]),) for name in ("reader", "operator")}
             denied = call(channel, f"{V2}RepositoryModelLoad", load, secrets["reader"])
@@ -378,16 +382,16 @@ def test_with_keys_an_operator_loads_and_a_reader_lists(tmp_path: Path) -> None:
             denied = call(channel, f"{TFS}ModelService/HandleReloadConfigRequest", reload_request([1], {}))
             assert denied[0] is grpc.StatusCode.UNAUTHENTICATED
         assert keys.usage("operator").today == 0
-        log = place.settings.audit_log or next(tmp_path.glob("*.audit.jsonl"))
+        log = repository.settings.audit_log or next(tmp_path.glob("*.audit.jsonl"))
         actions = [(line["who"], line["action"]) for line in map(json.loads, log.read_text().splitlines())]
         loads, unloads = ("key:operator", "models.load"), ("key:operator", "models.unload")
         assert actions == [loads, unloads, loads, loads]
 
 
-def test_paddlex_json_in_a_tensor_is_read_by_the_model_of_the_path(place: Place) -> None:
+def test_paddlex_json_in_a_tensor_is_read_by_the_model_in_the_path(repository: ServedRepository) -> None:
     body = {"file": base64.b64encode(png()).decode(), "fileType": 1, "visualize": False}
     tensor = {"name": "input", "shape": [1], "datatype": "BYTES", "data": [json.dumps(body)]}
-    with place.http() as client:
+    with repository.http() as client:
         answer = json_of(client.post("/v2/models/fake/versions/1/infer", json={"inputs": [tensor]}))
         assert (answer["model_name"], answer["model_version"]) == ("fake", "1")
         read = json.loads(answer["outputs"][0]["data"][0])["result"]["ocrResults"][0]["prunedResult"]

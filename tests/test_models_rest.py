@@ -1,6 +1,6 @@
-"""The adapters that serve models over HTTP: KServe v2 with Triton's extensions, TensorFlow Serving, KServe v1.
+"""Model serving over HTTP: KServe v2 with Triton's extensions, TensorFlow Serving, KServe v1.
 
-Shapes come from the protocols' own texts; what real clients send is replayed from recordings where those are at hand.
+Expected shapes come from the protocol specifications; test_clients.py replays recorded requests of clients.
 """
 
 import gzip
@@ -26,7 +26,7 @@ from ocrsvc.settings.settings import Settings
 HEADER = "Inference-Header-Content-Length"
 INFER = "/v2/models/ocr/infer"
 PREDICT = "/v1/models/ocr:predict"
-# On a page of 64 x 32, see web_support: a rectangle from (16, 8) to (48, 16), and a square on its tip.
+# web_support's boxes on a page of 64 x 32: a rectangle from (16, 8) to (48, 16), and a square turned by 45°.
 BOXES = [[16, 8], [48, 8], [48, 16], [16, 16]], [[32, 8], [40, 16], [32, 24], [24, 16]]
 SEEN = "64x32 auto True False None"
 PLAIN = as_base64(png())
@@ -48,7 +48,7 @@ def in_json(data: str | list[object], **head: object) -> dict[str, object]:
 
 
 def binary(*images: bytes, shape: list[int] | None = None, **head: object) -> dict[str, Any]:
-    """The body and headers of a request with the binary tensor extension."""
+    """Body and headers of a request with Triton's binary tensor extension."""
     raw = b"".join(map(element, images))
     tensor = image_input(shape=shape or [len(images)], parameters={"binary_data_size": len(raw)})
     members = json.dumps({"inputs": [tensor], **head}).encode()
@@ -56,7 +56,7 @@ def binary(*images: bytes, shape: list[int] | None = None, **head: object) -> di
 
 
 def split_answer(response: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """An answer's JSON, and the raw bytes of each output."""
+    """Split a binary response into its JSON and the raw bytes of each output."""
     length = int(response.headers[HEADER])
     head, raw, at = json.loads(response.data[:length]), {}, length
     for output in head["outputs"]:
@@ -72,7 +72,7 @@ def outputs_of(response: Any) -> dict[str, Any]:
     return {output["name"]: output for output in json_of(response)["outputs"]}
 
 
-def test_an_image_in_a_binary_tensor_is_answered_in_binary_tensors(client: FlaskClient) -> None:
+def test_a_binary_tensor_is_answered_with_binary_tensors(client: FlaskClient) -> None:
     response = client.post(INFER, **binary(png(), id="7", parameters={"binary_data_output": True, "lang": "ch"}))
     assert response.content_type == "application/octet-stream"
     head, raw = split_answer(response)
@@ -101,7 +101,7 @@ def test_an_image_in_a_binary_tensor_is_answered_in_binary_tensors(client: Flask
     ],
     ids=["the content type base64", "no Content-Type", "base64 in a binary element"],
 )
-def test_an_image_may_be_sent_as(client: FlaskClient, sent: dict[str, Any]) -> None:
+def test_each_encoding_of_an_image_is_accepted(client: FlaskClient, sent: dict[str, Any]) -> None:
     assert outputs_of(client.post(INFER, **sent))["counts"]["data"] == [2]
 
 
@@ -112,7 +112,7 @@ def test_a_raw_request_is_the_image_alone(client: FlaskClient, body: bytes) -> N
 
 
 @pytest.mark.parametrize("shape", [[2], [2, 1], [1, 2]])
-def test_a_batch_keeps_its_order_and_the_shape_that_it_came_in(client: FlaskClient, shape: list[int]) -> None:
+def test_a_batch_keeps_its_order_and_shape(client: FlaskClient, shape: list[int]) -> None:
     response = client.post(INFER, **binary(png(), png(width=40), shape=shape))
     outputs = outputs_of(response)
     assert outputs["text"]["shape"] == outputs["counts"]["shape"] == shape
@@ -120,7 +120,7 @@ def test_a_batch_keeps_its_order_and_the_shape_that_it_came_in(client: FlaskClie
     assert outputs["boxes"]["shape"] == [2, 2, 4, 2]
 
 
-def test_only_the_outputs_that_are_asked_for_are_answered_each_in_its_form(client: FlaskClient) -> None:
+def test_requested_outputs_are_returned_as_json_or_binary(client: FlaskClient) -> None:
     asked = [{"name": "counts", "parameters": {"binary_data": True}}, {"name": "text"}]
     response = client.post(INFER, json=in_json(as_base64(png()), outputs=asked))
     head = json.loads(response.data[: int(response.headers[HEADER])])
@@ -129,7 +129,7 @@ def test_only_the_outputs_that_are_asked_for_are_answered_each_in_its_form(clien
     assert response.data[-4:] == b"\2\0\0\0"
 
 
-def test_parameters_of_our_own_reach_the_engine(client: FlaskClient) -> None:
+def test_ocrsvc_parameters_reach_the_engine(client: FlaskClient) -> None:
     sent = {"rotate": "90", "detect": False, "upright_boxes": "true", "min_confidence": 0.25, "priority": 3}
     outputs = outputs_of(client.post(INFER, json=in_json(PLAIN, parameters=sent)))
     assert outputs["texts"]["data"][1] == "32x64 0 False True 0.25"
@@ -149,7 +149,7 @@ def test_unpacked_bodies_count_in_the_request_memory(encoding: str, pack_body: A
         larger = pack_body(b" " * (16 << 20))
         refused = client.post(INFER, data=larger, headers=headers)
         assert (refused.status_code, "OCRSVC_REQUEST_MEMORY_BYTES" in json_of(refused)["error"]) == (413, True)
-        # What was taken is given back.
+        # The refused request released its memory.
         assert client.post(INFER, data=body, headers=headers).status_code == 400
 
 
@@ -188,7 +188,7 @@ def test_errors_are_in_the_protocols_shape(client: FlaskClient, sent: dict[str, 
 
 
 def raw_tensor(raw: bytes) -> dict[str, Any]:
-    """A binary tensor of those bytes, whatever they are."""
+    """A request with a binary tensor of arbitrary bytes."""
     members = json.dumps({"inputs": [image_input(parameters={"binary_data_size": len(raw)})]}).encode()
     return {"data": members + raw, "headers": {HEADER: str(len(members))}}
 
@@ -210,7 +210,7 @@ def test_a_binary_tensor_of_a_wrong_length_is_refused(client: FlaskClient, sent:
 
 
 def pixels_in_binary(pixels: bytes = GRAY, language: bytes = b"english", **changes: object) -> dict[str, Any]:
-    """A request as docling's KserveV2HttpClient builds it, with changes to its input of pixels."""
+    """A request like that of docling's KserveV2HttpClient; `changes` apply to its pixel tensor."""
     lang = image_input(name="lang_type", shape=[1, 1], parameters={"binary_data_size": len(element(language))})
     size = {"binary_data_size": len(pixels)}
     image = image_input(shape=[1, 32, 64, 3], datatype="UINT8", parameters=size) | changes
@@ -220,7 +220,7 @@ def pixels_in_binary(pixels: bytes = GRAY, language: bytes = b"english", **chang
     return {"data": members + element(language) + pixels, "headers": headers}
 
 
-def test_docling_sends_pixels_and_gets_each_line_without_a_batch(client: FlaskClient) -> None:
+def test_docling_pixels_get_outputs_without_a_batch_dimension(client: FlaskClient) -> None:
     response = client.post(INFER, **pixels_in_binary())
     head, raw = split_answer(response)
     shapes = [(output["name"], output["datatype"], output["shape"]) for output in head["outputs"]]
@@ -236,14 +236,14 @@ def test_wrong_pixels_are_refused(client: FlaskClient, changes: dict[str, Any], 
     assert (response.status_code, said in json_of(response)["error"]) == (400, True), response.data
 
 
-def test_pixels_as_numbers_are_refused_with_the_way_to_send_them(client: FlaskClient) -> None:
+def test_pixels_in_json_are_refused_with_a_remedy(client: FlaskClient) -> None:
     for count, status in ((32 * 64 * 3, 400), (100_000, 413)):
         tensor = image_input(shape=[1, 32, 64, 3], datatype="UINT8", data=[200] * count)
         response = client.post(INFER, json={"inputs": [tensor]})
         assert (response.status_code, "binary data" in json_of(response)["error"]) == (status, True)
 
 
-def test_in_a_batch_the_image_that_failed_is_named(client: FlaskClient) -> None:
+def test_an_error_names_the_failed_image_of_a_batch(client: FlaskClient) -> None:
     response = client.post(INFER, **binary(png(), b"nonsense!", png()))
     assert response.status_code == 415
     assert json_of(response)["error"].startswith("Image 2 of 3: ")
@@ -253,7 +253,7 @@ def test_in_a_batch_the_image_that_failed_is_named(client: FlaskClient) -> None:
     ("method", "path", "status", "said"),
     read_data("models_rest.json")["a wrong path is reported in the protocols shape"],
 )
-def test_wrong_paths_are_reported_alike(client: FlaskClient, method: str, path: str, status: int, said: str) -> None:
+def test_wrong_paths_are_reported(client: FlaskClient, method: str, path: str, status: int, said: str) -> None:
     response = client.open(path, method=method)
     assert response.status_code == status, response.data
     assert said in json_of(response)["error"]
@@ -266,7 +266,7 @@ def test_a_disconnected_client_has_status_499(path: str, sent: object) -> None:
     assert (response.status_code, list(json_of(response))) == (499, ["error"])
 
 
-def test_the_shortest_of_all_time_limits_holds() -> None:
+def test_the_shortest_time_limit_applies() -> None:
     reader = DeafReader(QueueFull("Full."))
     for timeout_us, header in ((2_000_000, "5"), (5_000_000, "2"), (0, "2")):
         body = in_json(PLAIN, parameters={"timeout": timeout_us})
@@ -275,7 +275,7 @@ def test_the_shortest_of_all_time_limits_holds() -> None:
     assert len(reader.deadlines) == 3
 
 
-def test_the_model_describes_itself(client: FlaskClient) -> None:
+def test_metadata_describes_the_model(client: FlaskClient) -> None:
     assert {"binary_tensor_data", "statistics"} <= set(json_of(client.get("/v2"))["extensions"])
     metadata = json_of(client.get("/v2/models/ocr/versions/1"))
     assert metadata["inputs"] == [{"name": "image", "datatype": "BYTES", "shape": [-1, 1]}]
@@ -347,7 +347,9 @@ def test_columns_are_answered_as_columns(client: FlaskClient, inputs: object, ve
 @pytest.mark.parametrize(
     ("sent", "status", "said"), [*REFUSED["predictions"], ({"json": {"instances": [PLAIN] * 65}}, 400, "has 65 images")]
 )
-def test_a_wrong_prediction_is_reported(client: FlaskClient, sent: dict[str, Any], status: int, said: str) -> None:
+def test_an_invalid_predict_request_is_reported(
+    client: FlaskClient, sent: dict[str, Any], status: int, said: str
+) -> None:
     response = client.post(PREDICT, **sent)
     assert response.status_code == status, response.data
     assert said in json_of(response)["error"]
@@ -366,7 +368,7 @@ def test_the_signature_is_described(client: FlaskClient) -> None:
     assert set(signature["outputs"]) == set(OUTPUT_NAMES)
 
 
-def test_shorter_pages_of_a_batch_are_filled_up(client: FlaskClient) -> None:
+def test_shorter_pages_of_a_batch_are_padded(client: FlaskClient) -> None:
     outputs = outputs_of(client.post(INFER, **binary(png(shade=255), png())))
     found = {name: outputs[name]["data"] for name in ("counts", "texts", "scores")}
     assert found == {"counts": [0, 2], "texts": ["", "", TEXT, SEEN], "scores": pytest.approx([0, 0, CONFIDENCE, 0.5])}

@@ -1,4 +1,4 @@
-"""/openapi.json agrees with the running service: paths, options, statuses and shapes."""
+"""/openapi.json matches the running service: paths, options, statuses and schemas."""
 
 import io
 import re
@@ -34,10 +34,10 @@ def responses(served: Any, path: str, method: str) -> Any:
 
 
 def check(served: Any, path: str, method: str, response: Any) -> None:
-    """The response is one of those described: its status, its type and its body."""
+    """Check a response's status, content type and body against the description."""
     described = responses(served, path, method)[str(response.status_code)]
     schema = described["content"][response.content_type.partition(";")[0]]["schema"]
-    # One document, so that $ref finds its components.
+    # Validate within the whole document, so that $ref resolves.
     Draft202012Validator(served | schema).validate(json_of(response))
 
 

@@ -1,4 +1,4 @@
-"""What operators look at: the last failures, the last ten minutes, and the page at /ops in a real browser."""
+"""The operators' view: recent failures, ten minutes of history, and the page /ops in a real browser."""
 
 import re
 import zlib
@@ -47,7 +47,7 @@ def test_flood_of_one_kind_keeps_other_failures() -> None:
     assert len(found) == KEPT + 1
 
 
-def test_failures_of_a_worker_outlive_it_and_those_of_its_successor_come_on_top() -> None:
+def test_failures_outlive_their_worker_and_are_listed_newest_first() -> None:
     clock = iter((10.0, 20.0, 15.0))
     errors = RecentErrors(2, clock=lambda: next(clock))
     for slot, code in ((0, "first"), (0, "second"), (1, "beside")):
@@ -110,12 +110,12 @@ def test_curves_have_rates_and_gauges() -> None:
     assert (found["requests_per_s"], found["images_per_s"]) == ([4.0, 0.0], [4.0, 0.0])
     assert (found["own_failures_per_s"], found["caller_failures_per_s"]) == ([1.0, 0.0], [2.0, 0.0])
     assert (found["refused_per_s"], found["ready"]) == ([3.0, 0.0], [1.0, 1.0])
-    # 19 of 20 fill 95 % of the bucket from 0.25 to 0.5, and of that from 0.5 to 1.
+    # 95 % of the way through the bucket: 0.25 to 0.5 for the wait, 0.5 to 1 for the total.
     assert found["wait_p95_s"] == [pytest.approx(0.4875), None]
     assert found["total_p95_s"] == [pytest.approx(0.975), None]
 
 
-def test_ten_minutes_are_kept_and_no_more() -> None:
+def test_history_keeps_ten_minutes() -> None:
     store, table, history = MetricsStore(), WorkerTable(), History()
     for number in range(500):
         assert history.is_due(number * EVERY_S)
@@ -131,7 +131,7 @@ def test_ten_minutes_are_kept_and_no_more() -> None:
     [((), None), ((0.0005,), 0.0005), ((0.2,) * 2, 0.175), ((100.0,), BUCKETS_S[-1]), ((0.0005, 100.0), 0.001)],
 )
 def test_a_quantile_is_estimated_as_prometheus_does(seconds: tuple[float, ...], found: float | None) -> None:
-    """At one half: in the middle of the bucket that the middle observation is in."""
+    """Expected medians: interpolated within the bucket of the middle observation."""
     store = MetricsStore()
     for value in seconds:
         read_one(store.common, value, value)
@@ -139,7 +139,7 @@ def test_a_quantile_is_estimated_as_prometheus_does(seconds: tuple[float, ...], 
     assert quantile(0.5, buckets) == (None if found is None else pytest.approx(found))
 
 
-def test_the_page_runs_nothing_but_its_own_files() -> None:
+def test_the_page_loads_only_its_own_files() -> None:
     with running_app() as app:
         client = app.test_client()
         for file in OPERATORS_FOLDER.iterdir():
@@ -164,7 +164,7 @@ def test_the_overview_works_without_arbiter_and_keys() -> None:
 
 
 CRASHING = png(50, 40, shade=10)
-"""Ends the process of the fake engine, which reads the CRC-32 of its pixels."""
+"""An image that crashes the fake engine, which recognizes it by the CRC-32 of its pixels."""
 CRASHING_CRC = f"{zlib.crc32(bytes([10] * 50 * 40)):08x}"
 
 
@@ -224,7 +224,7 @@ def test_keys_are_listed_with_usage_and_without_secrets(tmp_path: Path) -> None:
         found = {key["name"]: (key["state"], key["usage"]["pages_today"]) for key in json_of(answer)["keys"]}
         assert found == {"operator": ("valid", 0), "reader": ("valid", 9)}
         assert not [secret for secret in keys.secrets.values() if secret in answer.text]
-        # That of the gate stands still.
+        # The gate's clock is stopped at keys.now_s.
         usage = dict(keys.gate.usage())[keys.gate.check_named("reader")]
         assert is_near_quota(KeyLimits(pages_a_day=10), usage, keys.now_s)
         assert not is_near_quota(KeyLimits(pages_a_day=11, requests_per_s=1), usage, keys.now_s)
@@ -260,7 +260,7 @@ def test_page_can_be_paused_and_reports_an_unreachable_service(opened: Open) -> 
         assert asked == []
         page.get_by_role("button", name="Paused").click()
         wait_until(lambda: page.evaluate("1") and asked, "the page asks again")
-        # Else the worker waits for the next request on the browser's connection.
+        # Otherwise the stopping worker waits for the next request on the browser's connection.
         page.get_by_role("button", name="Pause").click()
     page.get_by_role("button", name="Paused").click()
     expect(page.get_by_role("alert")).to_contain_text("The service does not answer.")
