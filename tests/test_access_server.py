@@ -35,7 +35,7 @@ _LIVENESS_S = 8.0
 
 
 @dataclass(slots=True)
-class KeyedService:
+class KeyedServer:
     """A running service with one worker and a key store; `secrets` are the added keys by name."""
 
     server: Server
@@ -56,19 +56,19 @@ class KeyedService:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedService]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedServer]:
     address = f"sqlite:{tmp_path_factory.mktemp('keys') / 'keys.db'}"
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_KEYS": address, "OCRSVC_ACCESS_LOG": "json"}
     with reserved_port() as port, run_server(env | {"OCRSVC_GRPC_BIND": (rpc := f"127.0.0.1:{port}")}) as server:
         store = open_store(address)
-        found = KeyedService(server, rpc, store, {})
+        found = KeyedServer(server, rpc, store, {})
         found.add("reader")
         found.add("operator", "operate")
         yield found
         store.close()
 
 
-def raw(service: KeyedService, *lines: str, path: str = OCR, kind: str = "image/png") -> bytes:
+def raw(service: KeyedServer, *lines: str, path: str = OCR, kind: str = "image/png") -> bytes:
     """Send only the head of a request; returns the first bytes of the response."""
     head = "\r\n".join((f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Type: {kind}", *lines, "", ""))
     with service.server.connect() as wire:
@@ -82,7 +82,7 @@ def raw(service: KeyedService, *lines: str, path: str = OCR, kind: str = "image/
 @pytest.mark.parametrize("framing", [f"Content-Length: {LARGE_BYTES}", "Transfer-Encoding: chunked"])
 @pytest.mark.parametrize("expect", ["", "Expect: 100-continue"])
 def test_without_a_valid_key_the_body_is_not_received(
-    service: KeyedService, key: str, status: int, framing: str, expect: str
+    service: KeyedServer, key: str, status: int, framing: str, expect: str
 ) -> None:
     lines = [line.format(**service.secrets) for line in (key, framing, expect) if line]
     answer = raw(service, *lines)
@@ -91,7 +91,7 @@ def test_without_a_valid_key_the_body_is_not_received(
     assert b'"code":"%s"' % {401: b"key_refused" if key else b"key_missing", 403: b"scope_missing"}[status] in answer
 
 
-def test_the_body_is_received_with_a_valid_key_or_if_it_may_contain_one(service: KeyedService) -> None:
+def test_the_body_is_received_with_a_valid_key_or_if_it_may_contain_one(service: KeyedServer) -> None:
     expecting = (f"Content-Length: {len(PAGE)}", "Expect: 100-continue")
     assert raw(service, f"X-API-Key: {service.secrets['reader']}", *expecting).startswith(b"HTTP/1.1 100 ")
     for path, kind, status in (
@@ -110,7 +110,7 @@ def test_the_body_is_received_with_a_valid_key_or_if_it_may_contain_one(service:
 
 
 @pytest.mark.parametrize("name", ["revoked", "rotated"])
-def test_an_expired_secret_ends_http_and_grpc_streams(service: KeyedService, name: str) -> None:
+def test_an_expired_secret_ends_http_and_grpc_streams(service: KeyedServer, name: str) -> None:
     secret = service.add(name, concurrency=1)
     sent = infer_request(PAGE).SerializeToString()
     with grpc.insecure_channel(service.rpc) as channel:
@@ -128,7 +128,7 @@ def test_an_expired_secret_ends_http_and_grpc_streams(service: KeyedService, nam
         assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_a_grpc_call_with_a_wrong_key_ends_before_its_message_arrives(service: KeyedService) -> None:
+def test_a_grpc_call_with_a_wrong_key_ends_before_its_message_arrives(service: KeyedServer) -> None:
     with grpc.insecure_channel(service.rpc) as channel:
         # A client that sends no message and does not end its stream.
         done = threading.Event()
@@ -141,7 +141,7 @@ def test_a_grpc_call_with_a_wrong_key_ends_before_its_message_arrives(service: K
 
 
 @pytest.mark.usefixtures("one_day")
-def test_grpc_pages_count_and_limits_have_retry_times(service: KeyedService) -> None:
+def test_grpc_pages_count_and_limits_have_retry_times(service: KeyedServer) -> None:
     metadata = (("authorization", f"Bearer {service.add('tensors', pages_a_day=3)}"),)
     with grpc.insecure_channel(service.rpc) as channel:
         infer = unary(channel, f"{V2}ModelInfer", "inference.ModelInferResponse")
@@ -159,7 +159,7 @@ def test_grpc_pages_count_and_limits_have_retry_times(service: KeyedService) -> 
 
 
 @pytest.mark.usefixtures("one_day")
-def test_python_client_sends_its_key_and_raises_key_errors(service: KeyedService) -> None:
+def test_python_client_sends_its_key_and_raises_key_errors(service: KeyedServer) -> None:
     with Client(service.server.url, api_key=service.add("client", pages_a_day=1)) as client:
         assert client.read(PAGE).pages
         with pytest.raises(QuotaExceeded):
@@ -169,7 +169,7 @@ def test_python_client_sends_its_key_and_raises_key_errors(service: KeyedService
             client.read(PAGE)
 
 
-def test_commands_send_a_key(service: KeyedService, tmp_path: Path) -> None:
+def test_commands_send_a_key(service: KeyedServer, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(service.secrets["operator"])
     image = tmp_path / "page.png"
     image.write_bytes(PAGE)
@@ -184,7 +184,7 @@ def test_commands_send_a_key(service: KeyedService, tmp_path: Path) -> None:
     assert (missing.returncode, "--key-file" in missing.stderr) == (77, True)
 
 
-def test_secrets_appear_in_no_log_or_metric(service: KeyedService) -> None:
+def test_secrets_appear_in_no_log_or_metric(service: KeyedServer) -> None:
     secret = service.secrets["reader"]
     image = {"base64Image": "data:image/png;base64,AAAA"}
     with httpx.Client(base_url=service.server.url, timeout=_ANSWER_S) as client:
@@ -217,7 +217,7 @@ def test_secrets_appear_in_no_log_or_metric(service: KeyedService) -> None:
     assert {"ok", "key_missing", "key_refused", "scope_missing"} <= {event["code"] for event in events}
 
 
-def test_the_access_log_names_the_key_of_each_request(service: KeyedService) -> None:
+def test_the_access_log_names_the_key_of_each_request(service: KeyedServer) -> None:
     with httpx.Client(base_url=service.server.url, timeout=_ANSWER_S) as client:
         for key in (service.secrets["reader"], WRONG):
             client.post(OCR, content=PAGE, headers={**bearer(key), "X-Request-Id": "over-http"})

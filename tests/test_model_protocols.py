@@ -35,7 +35,7 @@ POLICY = '[fake]\nversions = "all"\nlabels = {canary = 2}\n'
 TFS = "/tensorflow.serving."
 
 
-class ServedRepository:
+class Repository:
     """A repository with two versions of model `fake` (fake engine), its state and settings."""
 
     def __init__(self, folder: Path, **settings: object) -> None:
@@ -70,8 +70,8 @@ class ServedRepository:
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> ServedRepository:
-    return ServedRepository(tmp_path)
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path)
 
 
 def infer(client: FlaskClient, model: str) -> tuple[int, str, str]:
@@ -92,7 +92,7 @@ def index(client: FlaskClient, **body: object) -> list[tuple[str, str, str]]:
     return [(f"{one['name']}/{one['version']}", one["state"], one["reason"]) for one in found]
 
 
-def test_triton_describes_each_model(repository: ServedRepository) -> None:
+def test_triton_describes_each_model(repository: Repository) -> None:
     with repository.http() as client:
         assert json_of(client.get("/v2/models"))["models"] == ["fake", "ppocr"]
         found = json_of(client.get("/v2/models/fake"))
@@ -106,7 +106,7 @@ def test_triton_describes_each_model(repository: ServedRepository) -> None:
         assert "Versions: 1, 2." in infer(client, "fake/versions/x")[2]
 
 
-def test_tritons_statistics_count_each_version(repository: ServedRepository) -> None:
+def test_tritons_statistics_count_each_version(repository: Repository) -> None:
     def counts(path: str) -> dict[str, tuple[int, int]]:
         found = json_of(client.get(path))["model_stats"]
         return {
@@ -126,7 +126,7 @@ def test_tritons_statistics_count_each_version(repository: ServedRepository) -> 
         assert stats["inference_stats"]["success"]["ns"] > stats["inference_stats"]["compute_infer"]["ns"] > 0
 
 
-def test_tritons_index_lists_every_version_with_its_state(repository: ServedRepository) -> None:
+def test_tritons_index_lists_every_version_with_its_state(repository: Repository) -> None:
     repository.add(3, Verdict(accepted=False, reason="It reads garbage."))
     with repository.http() as client:
         ready = [("fake/1", "READY", ""), ("fake/2", "READY", "")]
@@ -134,7 +134,7 @@ def test_tritons_index_lists_every_version_with_its_state(repository: ServedRepo
         assert index(client, ready=True) == [*ready, ("ppocr/1", "READY", "")]
 
 
-def test_triton_unloads_and_loads(repository: ServedRepository) -> None:
+def test_triton_unloads_and_loads(repository: Repository) -> None:
     with repository.http() as client:
         body = {"parameters": {"unload_dependents": True}}
         assert client.post("/v2/repository/models/fake/unload", json=body).status_code == 200
@@ -156,7 +156,7 @@ def test_triton_unloads_and_loads(repository: ServedRepository) -> None:
     ],
 )
 def test_a_load_request_that_contains_a_model_is_refused(
-    repository: ServedRepository, body: Any, status: int, said: str
+    repository: Repository, body: Any, status: int, said: str
 ) -> None:
     with repository.http() as client:
         response = client.post("/v2/repository/models/fake/load", json=body)
@@ -164,7 +164,7 @@ def test_a_load_request_that_contains_a_model_is_refused(
         assert client.post("/v2/repository/models/nope/load").status_code == 404
 
 
-def test_load_waits_for_the_proof_of_a_new_version(repository: ServedRepository) -> None:
+def test_load_waits_for_the_proof_of_a_new_version(repository: Repository) -> None:
     with repository.http() as client:
         for number, verdict in ((3, Verdict(accepted=True)), (4, Verdict(accepted=False, reason="It is slow."))):
             digest = make_fake(repository.folder, number).digest
@@ -177,7 +177,7 @@ def test_load_waits_for_the_proof_of_a_new_version(repository: ServedRepository)
             assert infer(client, "fake") == (200, "fake/3", "")
 
 
-def test_load_reports_a_proof_that_takes_too_long(repository: ServedRepository) -> None:
+def test_load_reports_a_proof_that_takes_too_long(repository: Repository) -> None:
     repository.settings = repository.settings.model_copy(update={"deadline_s": 0.2})
     make_fake(repository.folder, 3)
     with repository.http() as client:
@@ -191,7 +191,7 @@ def statuses(client: FlaskClient, path: str) -> tuple[int, list[tuple[str, str, 
     return response.status_code, [(one["version"], one["state"], one["status"]["error_message"]) for one in found]
 
 
-def test_tensorflow_serving_lists_every_version(repository: ServedRepository) -> None:
+def test_tensorflow_serving_lists_every_version(repository: Repository) -> None:
     repository.add(3, Verdict(accepted=False, reason="It reads garbage."))
     with repository.http() as client:
         bad, good = ("3", "END", "It reads garbage."), [("2", "AVAILABLE", ""), ("1", "AVAILABLE", "")]
@@ -208,9 +208,7 @@ def test_tensorflow_serving_lists_every_version(repository: ServedRepository) ->
 @pytest.mark.parametrize(
     ("path", "read"), [("", "2"), ("/versions/1", "1"), ("/labels/canary", "2"), ("/versions/9", None)]
 )
-def test_tensorflow_serving_predicts_by_version_and_label(
-    repository: ServedRepository, path: str, read: str | None
-) -> None:
+def test_tensorflow_serving_predicts_by_version_and_label(repository: Repository, path: str, read: str | None) -> None:
     with repository.http() as client:
         response = client.post(f"/v1/models/fake{path}:predict", json={"instances": [{"b64": as_base64(png())}]})
         metadata = client.get(f"/v1/models/fake{path}/metadata")
@@ -256,7 +254,7 @@ def predicted(channel: grpc.Channel, model_spec: Any) -> Any:
     return read
 
 
-def test_triton_over_grpc(repository: ServedRepository) -> None:
+def test_triton_over_grpc(repository: Repository) -> None:
     repository.add(3, Verdict(accepted=False, reason="It reads garbage."))
     with repository.grpc() as channel:
         answer = call(channel, f"{V2}RepositoryIndex", MESSAGES["inference.RepositoryIndexRequest"]())
@@ -279,7 +277,7 @@ def test_triton_over_grpc(repository: ServedRepository) -> None:
         assert call(channel, f"{V2}ModelInfer", request).model_version == "1"
 
 
-def test_tensorflow_serving_over_grpc(repository: ServedRepository) -> None:
+def test_tensorflow_serving_over_grpc(repository: Repository) -> None:
     repository.add(3, Verdict(accepted=False, reason="It reads garbage."))
     with repository.grpc() as channel:
         request = MESSAGES["tensorflow.serving.GetModelStatusRequest"](model_spec=spec())
@@ -301,7 +299,7 @@ def reload_request(numbers: list[int], labels: dict[str, int], **members: str) -
     return request
 
 
-def test_a_reload_changes_the_serving_versions_and_labels(repository: ServedRepository) -> None:
+def test_a_reload_changes_the_serving_versions_and_labels(repository: Repository) -> None:
     path = f"{TFS}ModelService/HandleReloadConfigRequest"
     with repository.grpc() as channel:
         for request, said in (
@@ -320,7 +318,7 @@ def test_a_reload_changes_the_serving_versions_and_labels(repository: ServedRepo
         assert predicted(channel, spec()) == "fake/1"
 
 
-def test_grpc_callers_behind_a_local_proxy_are_not_local(repository: ServedRepository) -> None:
+def test_grpc_callers_behind_a_local_proxy_are_not_local(repository: Repository) -> None:
     reload_path, elsewhere = f"{TFS}ModelService/HandleReloadConfigRequest", (("x-forwarded-for", "10.0.0.7"),)
     load = MESSAGES["inference.RepositoryModelLoadRequest"](model_name="fake")
     with repository.grpc() as channel:
@@ -333,7 +331,7 @@ def test_grpc_callers_behind_a_local_proxy_are_not_local(repository: ServedRepos
         assert not isinstance(call(channel, f"{V2}RepositoryModelLoad", load), tuple)
 
 
-def test_the_reason_of_a_refusal_contains_no_server_paths(repository: ServedRepository) -> None:
+def test_the_reason_of_a_refusal_contains_no_server_paths(repository: Repository) -> None:
     repository.add(
         3, Verdict(accepted=False, reason="It does not open: '/srv/our models/det.onnx' and /srv/a/b.onnx: bad/1.")
     )
@@ -350,7 +348,7 @@ def test_the_reason_of_a_refusal_contains_no_server_paths(repository: ServedRepo
     [("local", "127.0.0.1", 200), ("local", "10.0.0.7", 403), ("open", "10.0.0.7", 200), ("off", "127.0.0.1", 403)],
 )
 def test_without_keys_access_to_ops_permits_loads(tmp_path: Path, ops: str, address: str, status: int) -> None:
-    repository = ServedRepository(tmp_path, ops=ops, audit_log=tmp_path / "audit")
+    repository = Repository(tmp_path, ops=ops, audit_log=tmp_path / "audit")
     with repository.http() as client:
         response = client.post("/v2/repository/models/fake/load", environ_overrides={"REMOTE_ADDR": address})
         assert response.status_code == status
@@ -362,7 +360,7 @@ def test_without_keys_access_to_ops_permits_loads(tmp_path: Path, ops: str, addr
 
 def test_with_keys_an_operator_loads_and_a_reader_lists(tmp_path: Path) -> None:
     with keys_in(tmp_path) as keys:
-        repository = ServedRepository(tmp_path, keys=keys.address)
+        repository = Repository(tmp_path, keys=keys.address)
         keys.add("reader", "read")
         keys.add("operator", "operate", pages_a_day=1)
         reader, operator = (bearer(keys.secrets[name]) for name in ("reader", "operator"))
@@ -388,7 +386,7 @@ def test_with_keys_an_operator_loads_and_a_reader_lists(tmp_path: Path) -> None:
         assert actions == [loads, unloads, loads, loads]
 
 
-def test_paddlex_json_in_a_tensor_is_read_by_the_model_in_the_path(repository: ServedRepository) -> None:
+def test_paddlex_json_in_a_tensor_is_read_by_the_model_in_the_path(repository: Repository) -> None:
     body = {"file": base64.b64encode(png()).decode(), "fileType": 1, "visualize": False}
     tensor = {"name": "input", "shape": [1], "datatype": "BYTES", "data": [json.dumps(body)]}
     with repository.http() as client:

@@ -1,4 +1,4 @@
-"""Options given to ONNX Runtime's providers, and settings that are refused; a double stands in for a GPU build."""
+"""Provider options for ONNX Runtime, and refused settings, with a double of its GPU build."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ LARGE = Profile((1, 3, 48, 480), (2, 3, 48, 960), (4, 3, 48, 960))
 
 
 class Runtime:
-    """ONNX Runtime's sessions as far as they are given options: what was opened with what, and what was run."""
+    """A double of ONNX Runtime: records the options of each opened session and its runs."""
 
     def __init__(self) -> None:
         self.opened: list[SimpleNamespace] = []
@@ -69,7 +69,7 @@ class Runtime:
         return made
 
     def runs(self) -> list[list[tuple[tuple[int, ...], Any]]]:
-        """Shape and options of each session's runs, but for the first one of all, by which the GPU is tried."""
+        """Input shape and options of each session's runs, without the very first run, which only probes the GPU."""
         tried = next(made for made in self.opened if made.ran)
         return [made.ran[made is tried :] for made in self.opened]
 
@@ -145,7 +145,7 @@ def test_auto_falls_back_to_cpu(runtime: Runtime, failure: Exception | None, cap
 
 
 @pytest.mark.parametrize("kind", [DETECTION, RECOGNITION])
-def test_unfit_gpu_is_not_used(runtime: Runtime, kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_gpu_is_not_used(runtime: Runtime, kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
     runtime.no_kernels = True
     assert open_model(built_in_part(kind), SessionConfig("auto", batched=True)).device == "cpu"
     assert "no kernel image" in caplog.text
@@ -215,7 +215,7 @@ def test_each_precision_and_profile_has_its_own_cached_engine(runtime: Runtime, 
 
     assert [found("fp16", SMALL), found("fp32", SMALL), found("fp16", LARGE)] == [set(), set(), set()]
     assert found("fp16", SMALL) == {"the engine 0"}
-    # Without a folder nothing is written.
+    # Without a cache folder, no engine is cached.
     gpu, before = GpuConfig(profiles=(SMALL,)), len(runtime.opened)
     open_model(built_in_part(RECOGNITION), SessionConfig("cuda", provider="tensorrt", gpu=gpu))
     assert not [name for name in runtime.options(TENSORRT, before) if "cache" in name]
@@ -254,7 +254,7 @@ def test_tensorrt_runs_covered_shapes_and_cuda_the_rest(runtime: Runtime, shape:
 
 
 @pytest.mark.parametrize(("width", "shrinks"), [(96, False), (320, True)])
-def test_a_run_larger_than_a_batch_gives_its_memory_back(runtime: Runtime, width: int, shrinks: bool) -> None:
+def test_a_run_larger_than_a_batch_shrinks_the_arena(runtime: Runtime, width: int, shrinks: bool) -> None:
     opened = open_model(built_in_part(RECOGNITION), SessionConfig("cuda", gpu=GpuConfig(arena_values=3 * 48 * 100)))
     opened.run(np.zeros((1, 3, 48, width), np.float32))
     (((_, options),),) = runtime.runs()

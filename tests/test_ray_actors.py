@@ -1,4 +1,4 @@
-"""Actors of a Ray cluster: which reads what, and what becomes of groups, files and actors that end; without Ray."""
+"""Reading with Ray actors: assignment of groups, missing files, actors that end; most tests run without Ray."""
 
 import os
 import subprocess
@@ -29,20 +29,20 @@ NODE = {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 1.0}}
 GROUP = PageGroup(SourceFile("1", "1", "1", 10, 3, range(1, 4)), (1, 2, 3), (0, 1, 2))
 
 
-class Handle:
-    """An actor as Ray gives it; it answers its start when the test has put the answer into `answers`."""
+class ActorHandle:
+    """A double of Ray's actor handle: its start completes once the test adds an item to `answers`."""
 
     def __init__(self) -> None:
         self.answers: list[object] = []
         self.start = SimpleNamespace(remote=lambda: self)
 
 
-class Cluster(RayReader):
-    """A reader with a cluster that the test controls; `answers` are those of its actors to groups."""
+class SimulatedCluster(RayReader):
+    """A reader on a simulated cluster; `answers` are the actors' answers to page groups, in order."""
 
     def __init__(self, request: ClusterRequest, free: Mapping[str, float] | None = None, *answers: Any) -> None:
         self.now, self.free, self.answers = 0.0, dict(free or {"CPU": 4.0}), iter(answers)
-        self.handles, self.killed, self.sent = list[Handle](), list[Handle](), list[object]()
+        self.handles, self.killed, self.sent = list[ActorHandle](), list[ActorHandle](), list[object]()
         arguments = ActorArguments({}, ReadOptions(), lambda _: b"data", 60.0, "")
         super().__init__("ray", request, arguments, lambda: self.now)
         self.ray = SimpleNamespace(
@@ -55,32 +55,32 @@ class Cluster(RayReader):
             put=lambda data: data,
         )
 
-    def _make(self) -> Handle:
-        self.handles.append(Handle())
+    def _make(self) -> ActorHandle:
+        self.handles.append(ActorHandle())
         return self.handles[-1]
 
     @staticmethod
-    def _get(handle: Handle) -> object:
+    def _get(handle: ActorHandle) -> object:
         if isinstance(handle.answers[0], BaseException):
             raise handle.answers[0]
         return handle.answers[0]
 
     def _ask(self, _actor: Actor, group: PageGroup, data: object) -> Any:
-        """Answer as the test says: "read", None if the node lacks the file, () if the actor ends."""
+        """Return the next answer: "read", None if the node lacks the file, () if the actor ends."""
         self.sent.append(data)
         answer = next(self.answers)
         read = tuple(PageResult(index, b"{}", "", False, 0.1, 1.0, 0, "a") for index in group.indexes)
         return read if answer == "read" else answer
 
     def started(self, seconds: float = 0.0) -> int:
-        """Let time pass, and give the number of actors that are started then."""
+        """Advance the clock; returns the number of actors started."""
         before = len(self.handles)
         self.now += seconds
         self.update()
         return len(self.handles) - before
 
     def answer(self, *answers: object) -> None:
-        """The first actors answer their start one after the other."""
+        """Complete the starts of the first actors, one after the other."""
         for handle, answer in zip(self.handles, answers, strict=False):
             handle.answers.append(answer)
             self.update()
@@ -91,14 +91,14 @@ def ready(host: str = "a", at_once: int = 2, model: str = "m", version: str = __
     return ActorStarted(identity, version, at_once, host)
 
 
-def cluster_of(*at_once: int, answers: Sequence[Any] = ()) -> Cluster:
-    """A cluster with actors a, b and so on that read so many groups at once."""
-    cluster = Cluster(ClusterRequest(), None, *answers)
-    cluster.actors += [Actor(Handle(), ready(host, count)) for host, count in zip("abc", at_once, strict=False)]
+def cluster_of(*at_once: int, answers: Sequence[Any] = ()) -> SimulatedCluster:
+    """A cluster with actors a, b, c, which read `at_once` groups at once."""
+    cluster = SimulatedCluster(ClusterRequest(), None, *answers)
+    cluster.actors += [Actor(ActorHandle(), ready(host, count)) for host, count in zip("abc", at_once, strict=False)]
     return cluster
 
 
-def test_a_file_that_a_node_lacks_is_sent_and_fails_if_no_machine_has_it() -> None:
+def test_a_file_missing_on_a_node_is_sent_and_fails_if_missing_everywhere() -> None:
     cluster = cluster_of(1, answers=(None, "read", "read", None))
     for _ in range(2):
         assert [result.error for result in cluster.read(GROUP)] == ["", "", ""]
@@ -112,7 +112,7 @@ def test_a_file_that_a_node_lacks_is_sent_and_fails_if_no_machine_has_it() -> No
     assert list(cluster.read(GROUP)) == [failure_of(GROUP, number, error) for number in GROUP.pages]
 
 
-def test_pages_of_a_group_that_ends_actors_are_read_alone_and_fail_alone() -> None:
+def test_pages_of_a_group_that_crashes_actors_are_read_one_by_one() -> None:
     cluster = cluster_of(1, answers=((), (), "read", (), (), (), "read"))
     assert [(result.index, result.error, result.is_retryable) for result in cluster.read(GROUP)] == [
         (0, "", False),
@@ -121,20 +121,20 @@ def test_pages_of_a_group_that_ends_actors_are_read_alone_and_fail_alone() -> No
     ]
 
 
-def test_as_many_actors_are_started_as_there_is_room_for() -> None:
-    cluster = Cluster(ClusterRequest(cpus=2.0))
+def test_actors_are_started_until_resources_are_used_up() -> None:
+    cluster = SimulatedCluster(ClusterRequest(cpus=2.0))
     assert cluster.started() == 2
     cluster.answer(ready("a"), ready("b"))
     assert cluster.at_once == 4
     cluster.free = {"CPU": 0.5}
     assert cluster.started(2) == 0
-    # Parts of a GPU are counted exactly.
+    # 0.1 GPU fits exactly ten times, without a rounding error.
     assert room_in(ClusterRequest(cpus=0.1, gpus=0.1), {"CPU": 1.0, "GPU": 1.0}) == 10
     assert room_in(ClusterRequest(options={"resources": {"scanner": 1}}), {"CPU": 8.0}) == 0
 
 
 def test_actors_that_end_are_replaced_and_those_with_another_engine_are_not_used() -> None:
-    cluster = Cluster(ClusterRequest(actors=3))
+    cluster = SimulatedCluster(ClusterRequest(actors=3))
     cluster.update()
     cluster.answer(ready(), ready(model="other"), ready(version="0"))
     assert (len(cluster.actors), cluster.killed) == (1, cluster.handles[1:])
@@ -153,26 +153,26 @@ def test_actors_that_end_are_replaced_and_those_with_another_engine_are_not_used
     ],
 )
 def test_an_unfit_first_actor_stops_the_run(answer: object, error: type[OcrsvcError]) -> None:
-    cluster = Cluster(ClusterRequest())
+    cluster = SimulatedCluster(ClusterRequest())
     cluster.update()
     with pytest.raises(error):
         cluster.answer(answer)
 
 
-def test_a_run_without_an_actor_reports_the_lack_and_ends() -> None:
-    cluster = Cluster(ClusterRequest(gpus=0.5, wait_s=30.0), {"CPU": 4.0, "GPU": 0.25})
+def test_a_run_without_an_actor_reports_missing_resources_and_ends() -> None:
+    cluster = SimulatedCluster(ClusterRequest(gpus=0.5, wait_s=30.0), {"CPU": 4.0, "GPU": 0.25})
     assert cluster.started() == 1
     cluster.started(29)
     with pytest.raises(ClusterUnavailable, match=r"0\.5 GPU; the cluster has 4 of 4 CPU free, 0\.25 of 1 GPU free"):
         cluster.started(2)
 
 
-@pytest.mark.parametrize("noted", ["", "127.0.0.1:{port}"], ids=["RAY_ADDRESS", "noted by a cluster that was killed"])
-def test_dead_cluster_is_reported(free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: str) -> None:
+@pytest.mark.parametrize("left", ["", "127.0.0.1:{port}"], ids=["RAY_ADDRESS", "address left by a killed cluster"])
+def test_dead_cluster_is_reported(free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     (tmp_path / "ray").mkdir()
-    (tmp_path / "ray" / "ray_current_cluster").write_text(noted.format(port=free_port))
-    monkeypatch.setenv("RAY_ADDRESS", "" if noted else f"127.0.0.1:{free_port}")
+    (tmp_path / "ray" / "ray_current_cluster").write_text(left.format(port=free_port))
+    monkeypatch.setenv("RAY_ADDRESS", "" if left else f"127.0.0.1:{free_port}")
     with pytest.raises(ConnectionError, match=f"127.0.0.1:{free_port} does not answer"):
         check_listens("ray")
 
@@ -186,7 +186,7 @@ def test_settings_are_sent_without_secrets() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"num_cpus": 2}', '{"max_restarts": 1}'])
-def test_options_of_actors_are_checked(text: str) -> None:
+def test_invalid_actor_options_are_refused(text: str) -> None:
     with pytest.raises(BadOption):
         actor_options_of(text)
 
@@ -199,7 +199,7 @@ _PAGES = 120
 def cluster() -> Iterator[TwoNodes]:
     if find_spec("ray") is None:
         pytest.skip("ray is not installed")
-    # A socket's path may have 107 characters: pytest's own folders are too deep.
+    # The path of a Unix socket has at most 107 characters; tmp_path is too long.
     with tempfile.TemporaryDirectory(prefix="ray") as folder, two_nodes(Path(folder)) as nodes:
         yield nodes
 
@@ -207,7 +207,7 @@ def cluster() -> Iterator[TwoNodes]:
 def batch(
     cluster: TwoNodes, sources: list[str], out: Path, *more: str, fds: tuple[int, ...] = ()
 ) -> subprocess.Popen[str]:
-    """The command, begun."""
+    """Start `ocrsvc batch --on ray`."""
     environment = clean_environment(
         {
             "PYTHONPATH": os.pathsep.join(sys.path),
@@ -231,10 +231,10 @@ def test_a_dead_node_does_not_change_the_output(
     use_fake_engine(monkeypatch)
     draw_images(pages := tmp_path / "pages", _PAGES)
     with (pages / "000.png").open("rb") as file:
-        # Every process has files of its own by this name: no actor reads this one but from what it is sent.
+        # The path is valid only in the batch process, so actors read this file only if its bytes are sent.
         sources = [str(pages), f"/proc/self/fd/{file.fileno()}"]
         process = batch(cluster, sources, tmp_path / "ray", "--part-pages", "20", fds=(file.fileno(),))
-        wait_until(lambda: list((tmp_path / "ray").glob("*.jsonl")), "a part that is written", _SOON_S)
+        wait_until(lambda: list((tmp_path / "ray").glob("*.jsonl")), "a part is written", _SOON_S)
         cluster.kill_second()
         said = process.communicate(timeout=_SOON_S)[1]
         assert process.returncode == 0, said

@@ -1,4 +1,4 @@
-"""The pipeline of one request, with a real decoder, a real queue, and an engine that records its input."""
+"""The read pipeline with a real decoder, a real queue, and an engine that records its input."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ LARGE_BYTES = 3000 * 2000 * 3
 SQUARE_BYTES = 700 * 700 * 3
 
 
-class Mirror(KnownEngine):
-    """An engine that answers with the size of what it sees, and a box around all of it."""
+class SizeEngine(KnownEngine):
+    """An engine that reads each image as one line: its size, with a box around the image."""
 
     def __init__(self, *, wants_gray: bool = False, gate: threading.Event | None = None) -> None:
         self.traits = EngineTraits(wants_gray=wants_gray)
@@ -61,7 +61,7 @@ def colour_png(width: int, height: int) -> bytes:
 
 
 @contextmanager
-def reading(engine: Mirror, *, engine_threads: int = 1, **settings: Any) -> Iterator[Reader]:
+def reading(engine: SizeEngine, *, engine_threads: int = 1, **settings: Any) -> Iterator[Reader]:
     with running_reader(Settings(**settings), lambda: engine, engine_threads) as reader:
         yield reader
 
@@ -88,7 +88,7 @@ def asking(call: Callable[[], object], count: int, gate: threading.Event) -> Ite
 
 @pytest.mark.parametrize(("wants_gray", "dimensions"), [(True, 2), (False, 3)])
 def test_reading_returns_page_engine_and_times_and_stop_closes_the_engine(wants_gray: bool, dimensions: int) -> None:
-    engine = Mirror(wants_gray=wants_gray)
+    engine = SizeEngine(wants_gray=wants_gray)
     with reading(engine) as reader:
         answer = read(reader, colour_png(40, 30))
         assert not engine.closed
@@ -110,12 +110,12 @@ def test_reading_returns_page_engine_and_times_and_stop_closes_the_engine(wants_
         (ReadOptions(region=(10, 20, 100, 50)), "100x50", (10, 20, 110, 70)),
         (ReadOptions(region=(390, 290, 100, 50)), "10x10", (390, 290, 400, 300)),
         (ReadOptions(region=(0, 0, 400, 300)), "400x300", (0, 0, 400, 300)),
-        # Cut out before it is turned and shrunk.
+        # The region is cut out before turning and shrinking.
         (ReadOptions(region=(100, 50, 200, 100), rotate="90", max_side=100), "50x100", (100, 50, 300, 150)),
     ],
 )
 def test_options_are_applied_and_undone(options: ReadOptions, seen: str, frame: tuple[int, int, int, int]) -> None:
-    with reading(Mirror()) as reader:
+    with reading(SizeEngine()) as reader:
         page = reader.read(colour_png(400, 300), options, SOON_S).page
         with pytest.raises(errors.BadOption, match="400 x 300 pixels"):
             read(reader, colour_png(400, 300), region=(400, 0, 1, 1))
@@ -135,7 +135,7 @@ def test_options_are_applied_and_undone(options: ReadOptions, seen: str, frame: 
     ],
 )
 def test_unreadable_input_is_refused_and_releases_its_place(data: bytes, error: type[errors.OcrsvcError]) -> None:
-    with reading(Mirror(), queue_size=1, max_pixels=2000) as reader:
+    with reading(SizeEngine(), queue_size=1, max_pixels=2000) as reader:
         for _ in range(3):
             with pytest.raises(error):
                 read(reader, data)
@@ -152,8 +152,8 @@ def test_images_decoded_at_once_stay_within_the_memory_budget() -> None:
         except errors.QueueFull as error:
             refused.append(error.detail)
 
-    with reading(Mirror(gate=gate), queue_size=30) as reader, asking(ask, 30, gate) as asked:
-        # To decode one takes twice what it holds afterwards.
+    with reading(SizeEngine(gate=gate), queue_size=30) as reader, asking(ask, 30, gate) as asked:
+        # Decoding an image takes twice the memory that its pixels hold afterwards.
         wait_until(lambda: memory.held_bytes == SQUARE_BYTES * sum(map(threading.Thread.is_alive, asked)) > 0)
         assert memory.held_bytes <= 3 * SQUARE_BYTES
     assert len(refused) >= 27
@@ -166,7 +166,7 @@ def test_an_image_larger_than_the_budget_is_refused_and_its_neighbours_are_read(
     share = Share(memory)
     share.take(SQUARE_BYTES)
     files, context = [colour_png(1000, 1000), colour_png(30, 20)], RequestContext(share=share)
-    with reading(Mirror()) as reader:
+    with reading(SizeEngine()) as reader:
         answers = reader.read_many(files, ReadOptions(), SOON_S, context)
     assert isinstance(answers[0], errors.BodyTooLarge)
     assert isinstance(answers[1], Reading)
@@ -174,10 +174,10 @@ def test_an_image_larger_than_the_budget_is_refused_and_its_neighbours_are_read(
 
 
 def test_a_request_with_many_large_pages_holds_few_in_memory() -> None:
-    """Three engine threads could have three in work, which together do not fit while they are decoded."""
+    """Three engine threads could each hold a page, but three pages do not fit while they are decoded."""
     memory, held_bytes = Budget(4 * SQUARE_BYTES), list[int]()
 
-    class Watching(Mirror):
+    class Watching(SizeEngine):
         def read(self, tasks: Sequence[ReadTask]) -> list[Page | errors.OcrsvcError]:
             held_bytes.append(memory.held_bytes)
             return super().read(tasks)
@@ -192,7 +192,7 @@ def test_a_request_with_many_large_pages_holds_few_in_memory() -> None:
 def test_pixels_of_a_timed_out_page_are_accounted_until_the_engine_ends() -> None:
     gate, memory = threading.Event(), Budget(3 * SQUARE_BYTES)
     share = Share(memory)
-    with reading(Mirror(gate=gate)) as reader:
+    with reading(SizeEngine(gate=gate)) as reader:
         with pytest.raises(errors.DeadlineExceeded):
             read(reader, colour_png(700, 700), 0.2, share=share)
         share.release()
@@ -203,7 +203,7 @@ def test_pixels_of_a_timed_out_page_are_accounted_until_the_engine_ends() -> Non
 
 def test_dropped_and_undecodable_pages_release_their_memory() -> None:
     gate, memory = threading.Event(), Budget(3 * SQUARE_BYTES)
-    engine = Mirror(gate=gate)
+    engine = SizeEngine(gate=gate)
     with reading(engine) as reader, asking(lambda: read(reader, colour_png(30, 20)), 1, gate):
         assert engine.entered.wait(SOON_S)
         with pytest.raises(errors.DeadlineExceeded):
@@ -226,17 +226,17 @@ def test_small_images_are_read_while_large_ones_are_decoded(monkeypatch: pytest.
 
     monkeypatch.setattr("ocrsvc.pipeline.decode_job.decode_pixels", slowly)
     large = colour_png(3000, 2000)
-    with reading(Mirror(), engine_threads=2) as reader, asking(lambda: read(reader, large), 4, gate):
+    with reading(SizeEngine(), engine_threads=2) as reader, asking(lambda: read(reader, large), 4, gate):
         assert begun.acquire(timeout=SOON_S)
         assert read(reader, colour_png(30, 20)).page.text == "30x20"
         with reader.decoded_image(colour_png(30, 20), limit_s=SOON_S) as image:
             assert image.width == 30
-        assert not begun.acquire(blocking=False), "one at a time"
+        assert not begun.acquire(blocking=False), "large images are decoded one at a time"
 
 
 def test_the_largest_pages_are_read_one_at_a_time_and_none_is_refused() -> None:
     gate, memory = threading.Event(), Budget(5 * LARGE_BYTES // 2)
-    engine = Mirror(gate=gate)
+    engine = SizeEngine(gate=gate)
     pages: list[Reading] = []
 
     def ask() -> None:
@@ -263,7 +263,7 @@ def test_a_cancellation_soon_frees_the_engine_thread(deadline_s: float, expected
 
 
 def test_cached_pages_are_read_once_per_bytes_and_options() -> None:
-    engine = Mirror()
+    engine = SizeEngine()
     with reading(engine, cache_bytes=1_000_000) as reader:
         first, again = (read(reader, colour_png(30, 20)) for _ in range(2))
         [once_more] = reader.read_many([colour_png(30, 20)], ReadOptions(), SOON_S)
@@ -271,7 +271,7 @@ def test_cached_pages_are_read_once_per_bytes_and_options() -> None:
         assert (first.from_cache, again.from_cache) == (False, True)
         assert isinstance(once_more, Reading)
         assert first.page == again.page == once_more.page
-        # Other bytes or other options are read again.
+        # Different bytes or options are a cache miss.
         assert not read(reader, colour_png(31, 20)).from_cache
         assert not read(reader, colour_png(30, 20), rotate="90").from_cache
     with reading(engine, cache_bytes=0) as reader:
@@ -288,8 +288,8 @@ def test_a_damaged_cache_value_is_a_miss() -> None:
 
 
 def test_the_deadline_applies_while_an_image_waits_for_a_decoding_permit() -> None:
-    with reading(Mirror()) as reader, ExitStack() as taken:
-        for _ in range(2):  # an engine thread, and one more
+    with reading(SizeEngine()) as reader, ExitStack() as taken:
+        for _ in range(2):  # one permit per engine thread, and one more
             _take(reader._decoder._permits, make_read_request(ReadOptions(), SOON_S), taken)
         with pytest.raises(errors.DeadlineExceeded):
             read(reader, colour_png(30, 20), 0.05)

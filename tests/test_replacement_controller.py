@@ -1,4 +1,4 @@
-"""The replacement controller keeps its invariants in any order of events, with an arbiter that forks nothing."""
+"""The replacement controller keeps its invariants for any order of events; a simulated arbiter forks nothing."""
 
 import logging
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from ocrsvc.worker.replacement_controller import ReplacementController, is_next_
 BASE = 3
 
 
-class Cfg:
-    """gunicorn's configuration, with the two settings that a reload touches."""
+class GunicornConfig:
+    """gunicorn's configuration, with the two settings that a reload changes."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -28,14 +28,14 @@ class Cfg:
         setattr(self, name, value)
 
 
-class Processes:
-    """gunicorn's arbiter as in arbiter.py of 27.0.1, over processes that exist only in a table."""
+class Arbiter:
+    """A simulation of gunicorn 27.0.1's arbiter, whose workers exist only in a table."""
 
     def __init__(self, base: int) -> None:
         self.now_s = 100.0
         self.free_bytes = 1000
         self.log = logging.getLogger("test-controller")
-        self.cfg = Cfg(base)
+        self.cfg = GunicornConfig(base)
         self.table = WorkerTable()
         self.head = self.table.head
         self.controller: Any = ReplacementController(self.table, clock=lambda: self.now_s)
@@ -62,7 +62,7 @@ class Processes:
             self.controller.set_count(self)
 
     def turn(self) -> None:
-        """One turn of the arbiter's loop: murder_workers, which checks the worker table first, then manage_workers."""
+        """One turn of the arbiter's loop: murder_workers (extended by the controller), then manage_workers."""
         self.controller.run_once(self)
         self.manage()
 
@@ -79,14 +79,14 @@ class Processes:
             self.num_workers += change
             self.manage()
 
-    def hang_up(self) -> None:
-        self.cfg = Cfg(BASE)
+    def reload(self) -> None:
+        self.cfg = GunicornConfig(BASE)
         self.num_workers = self.cfg.workers
         self.controller.reload(self)
         for _ in range(self.cfg.workers):
             self._try_to_fork()
         self.manage()
-        assert self.cfg.graceful_timeout == 0, "the loop would wait for the old workers"
+        assert self.cfg.graceful_timeout == 0, "or the arbiter would wait for the old workers"
 
     def kill_worker(self, pid: int, sig: int) -> None:
         self.killed.append((pid, sig))
@@ -107,14 +107,14 @@ class Processes:
         entry.state, entry.ready_s, head.ever_ready, head.boot_failures, head.backoff_until_s = 2, self.now_s, 1, 0, 0.0
 
     def read_gpu(self, free_bytes: int) -> None:
-        """Read the GPU as each worker's watch does; a model takes 100 bytes."""
+        """Record free GPU memory as each worker's monitor does; a model takes 100 bytes."""
         self.head.gpu_footprint_bytes = 100
         self.now_s += 0.1
         for pid in self.pids(State.READY):
             self.entry(pid).gpu_free_bytes, self.entry(pid).gpu_read_s = free_bytes, self.now_s
 
     def drain_replaced(self) -> None:
-        """Drain as each worker's watch does: when the successor is ready, or if DRAIN_FIRST is granted."""
+        """Drain replaced workers as their monitors do: once the successor is ready or DRAIN_FIRST is granted."""
         for pid in self.pids(State.READY):
             entry = self.entry(pid)
             if entry.granted == Granted.DRAIN_FIRST or (
@@ -150,56 +150,56 @@ class Processes:
         self.entry(self._pid).pid = 0
 
 
-def all_ready() -> Processes:
-    processes = Processes(BASE)
-    for pid in list(processes.WORKERS):
-        processes.make_ready(pid)
-    return processes
+def all_ready() -> Arbiter:
+    arbiter = Arbiter(BASE)
+    for pid in list(arbiter.WORKERS):
+        arbiter.make_ready(pid)
+    return arbiter
 
 
-def want(processes: Processes, pid: int, reason: Reason = Reason.RSS_SOFT) -> None:
-    processes.entry(pid).reason, processes.entry(pid).wanted_s = reason, processes.now_s
+def want(arbiter: Arbiter, pid: int, reason: Reason = Reason.RSS_SOFT) -> None:
+    arbiter.entry(pid).reason, arbiter.entry(pid).wanted_s = reason, arbiter.now_s
 
 
 def test_memory_reasons_go_before_a_reload() -> None:
-    processes = all_ready()
-    *_, pid = processes.pids(State.READY)
-    want(processes, pid, Reason.RSS_HARD)
-    processes.hang_up()
-    assert processes.entry(pid).reason == Reason.RSS_HARD
-    processes.turn()
-    assert processes.entry(pid).granted == Granted.SUCCESSOR
+    arbiter = all_ready()
+    *_, pid = arbiter.pids(State.READY)
+    want(arbiter, pid, Reason.RSS_HARD)
+    arbiter.reload()
+    assert arbiter.entry(pid).reason == Reason.RSS_HARD
+    arbiter.turn()
+    assert arbiter.entry(pid).granted == Granted.SUCCESSOR
 
 
 def test_reload_forgets_the_models_footprint() -> None:
-    processes = all_ready()
-    processes.read_gpu(free_bytes=50)
-    processes.hang_up()
-    processes.turn()
-    assert Granted.SUCCESSOR in [processes.entry(pid).granted for pid in processes.pids(State.READY)]
+    arbiter = all_ready()
+    arbiter.read_gpu(free_bytes=50)
+    arbiter.reload()
+    arbiter.turn()
+    assert Granted.SUCCESSOR in [arbiter.entry(pid).granted for pid in arbiter.pids(State.READY)]
 
 
 def test_single_worker_drains_first_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    processes = Processes(1)
-    (pid,) = processes.WORKERS
-    processes.make_ready(pid)
-    want(processes, pid)
-    processes.read_gpu(0)
+    arbiter = Arbiter(1)
+    (pid,) = arbiter.WORKERS
+    arbiter.make_ready(pid)
+    want(arbiter, pid)
+    arbiter.read_gpu(0)
     with caplog.at_level(logging.WARNING):
-        processes.turn()
-    assert processes.entry(pid).granted == Granted.DRAIN_FIRST
+        arbiter.turn()
+    assert arbiter.entry(pid).granted == Granted.DRAIN_FIRST
     assert "no other is ready, so requests wait during the load" in caplog.text
 
 
 @pytest.mark.parametrize(("failures", "serves", "said"), data_of("failed_boots"))
 def test_a_failed_boot_is_logged(failures: int, serves: bool, said: str, caplog: pytest.LogCaptureFixture) -> None:
-    processes = Processes(2)
-    failed, other = processes.WORKERS
+    arbiter = Arbiter(2)
+    failed, other = arbiter.WORKERS
     if serves:
-        processes.make_ready(other)
-    processes.head.boot_failures = failures
-    processes.reap(failed)
-    processes.controller.fork_refused(processes, BlockingIOError(11, "try again"))
+        arbiter.make_ready(other)
+    arbiter.head.boot_failures = failures
+    arbiter.reap(failed)
+    arbiter.controller.fork_refused(arbiter, BlockingIOError(11, "try again"))
     assert said in caplog.text
     assert ("s; the other workers keep serving." in caplog.text) is serves
 
@@ -212,14 +212,14 @@ def ready(slot: int, **more: Any) -> Snapshot:
     ("workers", "exited_s", "kind"),
     [
         ([ready(0, reason=Reason.RELOAD), ready(1)], 0.0, Granted.SUCCESSOR),
-        # 100 for the model and 901 for the largest leap of anybody.
+        # 100 bytes for the model and 901 for the largest step of any worker exceed the 1000 free bytes.
         ([ready(0, reason=Reason.RELOAD), ready(1, gpu_max_step_bytes=901)], 0.0, Granted.DRAIN_FIRST),
         ([ready(0, reason=Reason.RELOAD), ready(1, gpu_max_step_bytes=900)], 0.0, Granted.SUCCESSOR),
-        # The least that any of them has seen.
+        # The lowest reading of all workers counts.
         ([ready(0, reason=Reason.RELOAD), replace(ready(1), gpu_free_bytes=99)], 0.0, Granted.DRAIN_FIRST),
-        # What was read before somebody's memory came back says nothing.
+        # Wait for a reading newer than the last exit, which released memory.
         ([ready(0, reason=Reason.RELOAD), ready(1)], 5.0, None),
-        # No readings at all: no GPU.
+        # Without readings there is no GPU.
         ([Snapshot(0, State.READY, reason=Reason.RELOAD), Snapshot(1, State.READY)], 5.0, Granted.SUCCESSOR),
         ([ready(0, reason=Reason.RELOAD), Snapshot(1, State.BOOTING)], 0.0, None),
         ([ready(0, reason=Reason.RELOAD), Snapshot(1, State.DRAINING)], 0.0, None),
@@ -241,30 +241,30 @@ def test_workers_load_in_fork_order() -> None:
     assert [slot for slot in (0, 2, 3) if is_next_to_load(slot, workers)] == [2]
 
 
-Event = Callable[[Processes, int], None]
+Event = Callable[[Arbiter, int], None]
 
 
-def _on(state: State, act: Callable[[Processes, int], object]) -> Event:
-    def event(processes: Processes, which: int) -> None:
-        if pids := processes.pids(state):
-            act(processes, pids[which % len(pids)])
+def _on(state: State, act: Callable[[Arbiter, int], object]) -> Event:
+    def event(arbiter: Arbiter, which: int) -> None:
+        if pids := arbiter.pids(state):
+            act(arbiter, pids[which % len(pids)])
 
     return event
 
 
 EVENTS: dict[str, Event] = {
-    "turn": lambda processes, _: processes.turn(),
-    "ttin": lambda processes, _: processes.signal(+1),
-    "ttou": lambda processes, _: processes.signal(-1),
-    "hup": lambda processes, _: processes.hang_up(),
-    "wait": lambda processes, which: setattr(processes, "now_s", processes.now_s + which),
+    "turn": lambda arbiter, _: arbiter.turn(),
+    "ttin": lambda arbiter, _: arbiter.signal(+1),
+    "ttou": lambda arbiter, _: arbiter.signal(-1),
+    "hup": lambda arbiter, _: arbiter.reload(),
+    "wait": lambda arbiter, which: setattr(arbiter, "now_s", arbiter.now_s + which),
     "want": _on(State.READY, want),
-    "ready": _on(State.BOOTING, Processes.make_ready),
-    "boot failure": _on(State.BOOTING, Processes.reap),
-    "crash": _on(State.READY, Processes.reap),
-    "exit": _on(State.DRAINING, Processes.reap),
-    "drain": lambda processes, _: processes.drain_replaced(),
-    "gpu": lambda processes, which: processes.read_gpu(40 * which),
+    "ready": _on(State.BOOTING, Arbiter.make_ready),
+    "boot failure": _on(State.BOOTING, Arbiter.reap),
+    "crash": _on(State.READY, Arbiter.reap),
+    "exit": _on(State.DRAINING, Arbiter.reap),
+    "drain": lambda arbiter, _: arbiter.drain_replaced(),
+    "gpu": lambda arbiter, which: arbiter.read_gpu(40 * which),
 }
 
 
@@ -274,82 +274,82 @@ EVENTS: dict[str, Event] = {
     free_bytes=st.sampled_from([0, 1000]),
 )
 def test_random_events_never_replace_two_workers_at_once(events: list[tuple[str, int]], free_bytes: int) -> None:
-    processes = all_ready()
-    processes.free_bytes = free_bytes
+    arbiter = all_ready()
+    arbiter.free_bytes = free_bytes
     for name, which in events:
-        first_before = processes.head.drain_first
-        EVENTS[name](processes, which)
-        snapshots = processes.table.live()
+        first_before = arbiter.head.drain_first
+        EVENTS[name](arbiter, which)
+        snapshots = arbiter.table.live()
         assert sum(bool(snapshot.granted) for snapshot in snapshots) <= 1
-        assert len(snapshots) == len(processes.WORKERS) <= BASE + 1
-        assert processes.ended == [], "the arbiter itself never ends a worker"
-        is_short = len(processes.WORKERS) < BASE
-        assert name != "turn" or not is_short or processes.controller.is_backing_off()
-        if processes.head.drain_first > first_before:
-            assert len(processes.pids(State.READY)) == BASE, "all others serve when one is told to go first"
-    processes.settle()
-    assert (len(processes.pids(State.READY)), processes.num_workers) == (BASE, BASE)
+        assert len(snapshots) == len(arbiter.WORKERS) <= BASE + 1
+        assert arbiter.ended == [], "the arbiter never ends a worker itself"
+        is_short = len(arbiter.WORKERS) < BASE
+        assert name != "turn" or not is_short or arbiter.controller.is_backing_off()
+        if arbiter.head.drain_first > first_before:
+            assert len(arbiter.pids(State.READY)) == BASE, "DRAIN_FIRST is granted only while all workers serve"
+    arbiter.settle()
+    assert (len(arbiter.pids(State.READY)), arbiter.num_workers) == (BASE, BASE)
 
 
 def test_refused_fork_frees_the_slot_and_is_granted_again() -> None:
-    processes = all_ready()
-    old = next(iter(processes.WORKERS))
-    want(processes, old)
-    processes.refusing = True
-    processes.turn()
-    assert (processes.entry(old).granted, processes.entry(old).successor) == (Granted.NOTHING, NO_SUCCESSOR)
-    assert len(processes.table.live()) == processes.num_workers == BASE
+    arbiter = all_ready()
+    old = next(iter(arbiter.WORKERS))
+    want(arbiter, old)
+    arbiter.refusing = True
+    arbiter.turn()
+    assert (arbiter.entry(old).granted, arbiter.entry(old).successor) == (Granted.NOTHING, NO_SUCCESSOR)
+    assert len(arbiter.table.live()) == arbiter.num_workers == BASE
     waits_s = []
     for _ in range(8):
-        began_s = processes.now_s
-        while processes.controller.is_backing_off():
-            processes.now_s += 1.0
-        waits_s.append(processes.now_s - began_s)
-        processes.turn()
+        began_s = arbiter.now_s
+        while arbiter.controller.is_backing_off():
+            arbiter.now_s += 1.0
+        waits_s.append(arbiter.now_s - began_s)
+        arbiter.turn()
     assert waits_s == [1, 2, 4, 8, 16, 32, 60, 60]
-    processes.refusing = False
-    processes.settle()
-    assert old not in processes.WORKERS
-    assert len(processes.WORKERS) == BASE
+    arbiter.refusing = False
+    arbiter.settle()
+    assert old not in arbiter.WORKERS
+    assert len(arbiter.WORKERS) == BASE
 
 
 def test_backoff_is_short_while_no_worker_serves() -> None:
-    processes = all_ready()
-    processes.refusing = True
-    for pid in list(processes.WORKERS):
-        processes.reap(pid)
+    arbiter = all_ready()
+    arbiter.refusing = True
+    for pid in list(arbiter.WORKERS):
+        arbiter.reap(pid)
     for _ in range(10):
-        processes.now_s += 4.0
-        assert not processes.controller.is_backing_off()
-        processes.turn()
+        arbiter.now_s += 4.0
+        assert not arbiter.controller.is_backing_off()
+        arbiter.turn()
 
 
 @pytest.mark.parametrize("ending", ["dies", "drains"])
 def test_backoff_shortens_when_the_last_worker_ends(ending: str) -> None:
-    processes = Processes(1)
-    (pid,) = processes.WORKERS
-    processes.make_ready(pid)
+    arbiter = Arbiter(1)
+    (pid,) = arbiter.WORKERS
+    arbiter.make_ready(pid)
     for _ in range(8):
-        processes.controller.fork_refused(processes, BlockingIOError(11, "try again"))
-    assert processes.head.backoff_until_s == processes.now_s + 60.0
+        arbiter.controller.fork_refused(arbiter, BlockingIOError(11, "try again"))
+    assert arbiter.head.backoff_until_s == arbiter.now_s + 60.0
     if ending == "dies":
-        processes.reap(pid)
+        arbiter.reap(pid)
     else:
-        processes.entry(pid).state, processes.entry(pid).drained_s = State.DRAINING, processes.now_s
-        processes.turn()
-    processes.now_s += 4.0
-    assert not processes.controller.is_backing_off()
+        arbiter.entry(pid).state, arbiter.entry(pid).drained_s = State.DRAINING, arbiter.now_s
+        arbiter.turn()
+    arbiter.now_s += 4.0
+    assert not arbiter.controller.is_backing_off()
 
 
 @pytest.mark.parametrize(("unusable", "failures"), [(1, 1), (0, 3)])
 def test_service_waits_for_loading_workers_before_it_ends(unusable: int, failures: int) -> None:
-    processes = Processes(2)
-    failed, loading = processes.WORKERS
-    processes.head.boot_failures, processes.head.unusable = failures, unusable
-    processes.reap(failed)
-    processes.now_s += 61.0
-    processes.turn()
-    assert list(processes.WORKERS) == [loading]
-    processes.make_ready(loading)
-    processes.turn()
-    assert len(processes.WORKERS) == 2, "it was the one that had failed"
+    arbiter = Arbiter(2)
+    failed, loading = arbiter.WORKERS
+    arbiter.head.boot_failures, arbiter.head.unusable = failures, unusable
+    arbiter.reap(failed)
+    arbiter.now_s += 61.0
+    arbiter.turn()
+    assert list(arbiter.WORKERS) == [loading]
+    arbiter.make_ready(loading)
+    arbiter.turn()
+    assert len(arbiter.WORKERS) == 2, "the failed worker is replaced"

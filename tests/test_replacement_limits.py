@@ -1,4 +1,4 @@
-"""The decision when and why a worker is replaced, without a worker."""
+"""When and why a worker is replaced: the pure decision functions."""
 
 from collections.abc import Callable, Iterator
 
@@ -19,7 +19,7 @@ KINDS = ("rss", "gpu")
 
 
 def reason_of(limits: Limits, kind: str, usage: Usage) -> Reason:
-    """The reason for measurements far from all limits, except this one."""
+    """The reason to replace a worker whose only relevant measurement is `usage` of this kind."""
     return reason_to_replace(limits, 10, 10.0, **{"rss": Usage(), "gpu": Usage()} | {kind: usage})
 
 
@@ -31,7 +31,7 @@ def reason_of(limits: Limits, kind: str, usage: Usage) -> Reason:
         (Usage(800 * MB - 1), "none"),
         (Usage(800 * MB), "soft"),
         (Usage(1000 * MB), "hard"),
-        # The next batch like the largest so far would reach the hard limit.
+        # Another step as large as the largest so far would reach the hard limit.
         (Usage(750 * MB, max_step_bytes=249 * MB), "none"),
         (Usage(750 * MB, max_step_bytes=250 * MB), "growth"),
     ],
@@ -50,7 +50,7 @@ def test_largest_step_is_kept_and_neither_the_first_check_nor_loading_a_model_is
 
 
 def life(kind: str, growths: list[int], bounds: Bounds, footprint: int) -> Iterator[tuple[int, Reason]]:
-    """Memory and reason at each check of a worker that grows by `growths` between checks, ten per second."""
+    """Memory in bytes and reason at each check of a worker that grows by `growths` between checks."""
     limits, now = Limits(rss=bounds) if kind == "rss" else Limits(gpu=bounds), footprint
     usage = Usage()
     for growth in growths:
@@ -96,16 +96,16 @@ def test_steady_worker_is_never_replaced(
 @pytest.mark.parametrize(
     ("gpu", "bounds"),
     [
-        # (0.85 * 24 - 2) / 2 and (0.95 * 24 - 2) / 2: beside the workers, a successor fits.
+        # (0.85 * 24 - 2) / 2 and (0.95 * 24 - 2) / 2 GB leave room for a successor.
         (24 * GB, Bounds(9200 * MB, 10400 * MB)),
-        # (0.85 * 6 - 2) / 2 = 1.55 is below the 2 of the footprint; 0.85 * 6 / 2 and 0.95 * 6 / 2 are not: drain first.
+        # With room for a successor: (0.85 * 6 - 2) / 2 = 1.55 GB, below the footprint. Without: 0.85 and 0.95 * 6 / 2.
         (6 * GB, Bounds(2550 * MB, 2850 * MB)),
-        # 0.85 * 4.4 / 2 is below the footprint, 0.95 * 4.4 / 2 is not.
+        # 0.85 * 4.4 / 2 GB is below the footprint of 2 GB; 0.95 * 4.4 / 2 GB is not.
         (4400 * MB, Bounds(0, 2090 * MB)),
         (4 * GB, Bounds()),
     ],
 )
-def test_full_gpu_is_shared_without_room_for_a_successor(gpu: int, bounds: Bounds) -> None:
+def test_small_gpu_is_shared_without_room_for_a_successor(gpu: int, bounds: Bounds) -> None:
     assert calibrate_gpu(None, None, footprint_bytes=2 * GB, gpu_memory_bytes=gpu, workers=2) == bounds
 
 

@@ -1,4 +1,4 @@
-"""A request that stops its worker is reported by name, and refused by all other workers."""
+"""A request that crashes or blocks its worker is logged with its id and refused by the other workers."""
 
 import io
 import logging
@@ -45,15 +45,15 @@ HOLDING = ("gunicorn", "-c", "gunicorn.conf.py", "--pythonpath", "tests", "block
 
 
 @dataclass
-class Service:
-    """What the arbiter shares with one worker, and what it writes."""
+class SharedState:
+    """The state that the arbiter shares with one worker, and the arbiter's log."""
 
     table: InFlightTable = field(default_factory=lambda: InFlightTable(2, rows=4))
     denylist: CrashDenylist = field(default_factory=lambda: CrashDenylist(8, 60.0))
     lines: io.StringIO = field(default_factory=io.StringIO)
 
     def __post_init__(self) -> None:
-        self.log = logging.Logger("arbiter")  # noqa: LOG001  one for each test, with its own filters
+        self.log = logging.Logger("arbiter")  # noqa: LOG001  a new logger per test, with its own filters
         self.log.addHandler(logging.StreamHandler(self.lines))
         self.guard = RequestGuard(self.table.recorder(1), self.denylist)
         self.suspects = HungRequests(self.table, self.denylist, self.log)
@@ -64,7 +64,7 @@ class Service:
     def stages(self) -> list[Stage]:
         return [request.stage for request in self.table.read(1)]
 
-    def die_over(self, *bodies: bytes, waits: bool = False) -> None:
+    def die_with(self, *bodies: bytes, waits: bool = False) -> None:
         pid = os.fork()
         if pid == 0:
             with ExitStack() as requests:
@@ -78,24 +78,24 @@ class Service:
         self.table.clear(1)
 
     @property
-    def room(self) -> SharedLimits:
+    def limits(self) -> SharedLimits:
         return SharedLimits(Budget(1 << 26), Callers(0), self.guard)
 
 
 @pytest.fixture
-def service() -> Service:
-    return Service()
+def shared() -> SharedState:
+    return SharedState()
 
 
-def test_a_thread_that_decodes_for_a_request_is_recorded_too(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_decodes_for_a_request_is_recorded(shared: SharedState, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[Stage]] = []
 
     def decode_pixels(_picture: object, **_how: object) -> NoReturn:
-        seen.append(service.stages())
+        seen.append(shared.stages())
         raise BrokenImage("not a picture")
 
     monkeypatch.setattr(decode_job, "decode_pixels", decode_pixels)
-    with service.guard.request("/v1/ocr"):
+    with shared.guard.request("/v1/ocr"):
         take_body(BODY)
         request = replace(make_read_request(ReadOptions(), 0.0), lease=create_autospec(Lease, instance=True))
         job = decode_job.DecodeJob(request, EngineTraits())
@@ -104,51 +104,51 @@ def test_a_thread_that_decodes_for_a_request_is_recorded_too(service: Service, m
             engine = threading.Thread(target=decode_job._task_or_error, args=(job,))
             engine.start()
             engine.join()
-        assert service.stages() == [Stage.WORKING]
+        assert shared.stages() == [Stage.WORKING]
     assert seen == [[Stage.WAITING, Stage.DECODING]]
 
 
-def test_more_requests_than_rows_are_served_without_a_record(service: Service) -> None:
+def test_more_requests_than_rows_are_served_without_a_record(shared: SharedState) -> None:
     with ExitStack() as requests_at_once:
         for _ in range(6):
-            requests_at_once.enter_context(service.guard.request("/v1/ocr"))
+            requests_at_once.enter_context(shared.guard.request("/v1/ocr"))
             take_body(BODY)
-        assert len(service.stages()) == 4
-    assert service.stages() == []
+        assert len(shared.stages()) == 4
+    assert shared.stages() == []
 
 
-def test_a_denied_body_is_answered_422_over_http_and_others_are_not(service: Service) -> None:
-    service.deny(BODY)
-    with service.guard.request("/v1/ocr"), pytest.raises(RequestStopsWorker):
+def test_a_denied_body_is_answered_422_over_http_and_others_are_not(shared: SharedState) -> None:
+    shared.deny(BODY)
+    with shared.guard.request("/v1/ocr"), pytest.raises(RequestStopsWorker):
         take_body(BODY)
-    with service.guard.request("/v1/ocr"):
+    with shared.guard.request("/v1/ocr"):
         take_body(BODY + b".")
         take_body(b"")
     with running_reader(opener=KnownEngine) as reader:
-        client = create_app(Settings(), reader, limits=service.room).test_client()
+        client = create_app(Settings(), reader, limits=shared.limits).test_client()
         assert client.post("/v1/ocr", data=png()).status_code == 200
-        service.deny(png())
+        shared.deny(png())
         answer = client.post("/v1/ocr", data=png())
         assert (answer.status_code, answer.get_json()["code"]) == (422, "request_stops_worker")
-    assert service.stages() == []
+    assert shared.stages() == []
 
 
-def test_a_denied_message_is_refused_over_grpc(service: Service) -> None:
+def test_a_denied_message_is_refused_over_grpc(shared: SharedState) -> None:
     request = infer_request(png())
-    with known_model() as methods, serving(methods, shared=service.room) as server:
+    with known_model() as methods, serving(methods, shared=shared.limits) as server:
         port = server._listeners[0].getsockname()[1]
         with calling(port) as channel:
             call = unary(channel, V2 + "ModelInfer", "inference.ModelInferResponse")
             call(request, timeout=ANSWER_S)
-            service.deny(request.SerializeToString())
+            shared.deny(request.SerializeToString())
             with pytest.raises(grpc.RpcError) as refused:
                 call(request, timeout=ANSWER_S)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert service.stages() == []
+    assert shared.stages() == []
 
 
 @pytest.mark.parametrize(
-    ("used_s", "stages", "guilty"),
+    ("used_s", "stages", "blamed"),
     [
         ((29.0, 0.4, 0.0), (), ["a"]),
         ((5.0, 1.0, 0.0), (), ["a"]),
@@ -158,11 +158,11 @@ def test_a_denied_message_is_refused_over_grpc(service: Service) -> None:
         ((0.0, 29.0, 0.0), (Stage.WAITING, Stage.DECODING), ["b"]),
     ],
 )
-def test_computing_threads_are_blamed(used_s: Sequence[float], stages: Sequence[Stage], guilty: Sequence[str]) -> None:
+def test_computing_threads_are_blamed(used_s: Sequence[float], stages: Sequence[Stage], blamed: Sequence[str]) -> None:
     stages = (*stages, *[Stage.WORKING] * 3)[:3]
     numbered = zip("abc", stages, strict=True)
     in_flight = [InFlight(name, "/v1/ocr", 5, name.encode().ljust(16), stage, 1, 0.0) for name, stage in numbered]
-    assert [request.id for request in find_suspects(in_flight, used_s, timeout_s=30.0)] == list(guilty)
+    assert [request.id for request in find_suspects(in_flight, used_s, timeout_s=30.0)] == list(blamed)
 
 
 @pytest.mark.parametrize(
@@ -170,58 +170,58 @@ def test_computing_threads_are_blamed(used_s: Sequence[float], stages: Sequence[
     [
         (1, [BODY], False),
         (2, [BODY], True),
-        (3, [BODY, b"another body"], False),  # as where a proxy sends both to the next worker at once
-        (2, [BODY, BODY], True),  # two requests of one body are no neighbours
+        (3, [BODY, b"another body"], False),  # either body may be the cause, e.g. if a proxy retries both at once
+        (2, [BODY, BODY], True),  # two requests with the same body count as one
     ],
 )
-def test_body_of_two_deaths_is_denied(service: Service, deaths: int, bodies: Sequence[bytes], *, denied: bool) -> None:
+def test_two_deaths_deny_a_body(shared: SharedState, deaths: int, bodies: Sequence[bytes], *, denied: bool) -> None:
     for _ in range(deaths):
-        service.die_over(*bodies)
-    assert (service.denylist.crashes(digest_of(BODY)) >= CRASHES) is denied
-    assert ("DENIED" in service.lines.getvalue()) is denied
-    assert "id=an-id? route=/v1/ocr bytes=18000" in service.lines.getvalue()
-    assert service.lines.getvalue().count("LOST") == deaths * len(bodies)
+        shared.die_with(*bodies)
+    assert (shared.denylist.crashes(digest_of(BODY)) >= CRASHES) is denied
+    assert ("DENIED" in shared.lines.getvalue()) is denied
+    assert "id=an-id? route=/v1/ocr bytes=18000" in shared.lines.getvalue()
+    assert shared.lines.getvalue().count("LOST") == deaths * len(bodies)
 
 
 @pytest.mark.parametrize(("bodies", "denied"), [([BODY], 1), ([BODY, BODY], 1), ([BODY, b"another body"], 0)])
 def test_a_body_is_denied_at_once_if_no_other_request_computed(
-    service: Service, monkeypatch: pytest.MonkeyPatch, bodies: Sequence[bytes], denied: int
+    shared: SharedState, monkeypatch: pytest.MonkeyPatch, bodies: Sequence[bytes], denied: int
 ) -> None:
     monkeypatch.setattr(hung_requests, "read_cpu_s", lambda _pid, _thread: 1e6)
     with ExitStack() as requests:
         for body in bodies:
-            requests.enter_context(service.guard.request("/v1/ocr"))
+            requests.enter_context(shared.guard.request("/v1/ocr"))
             take_body(body)
         for pid in (PID, PID + 1):
-            service.suspects.note_signal(pid, 1, signal.SIGABRT, timeout_s=30.0)
-        assert [entry.hash for entry in service.denylist.entries()] == [digest_of(BODY).hex()] * denied
-    assert service.lines.getvalue().count("HELD") == 2 * len(bodies)
+            shared.suspects.note_signal(pid, 1, signal.SIGABRT, timeout_s=30.0)
+        assert [entry.hash for entry in shared.denylist.entries()] == [digest_of(BODY).hex()] * denied
+    assert shared.lines.getvalue().count("HELD") == 2 * len(bodies)
 
 
-def test_a_body_answered_between_two_crashes_is_not_denied(service: Service) -> None:
+def test_a_body_answered_between_two_crashes_is_not_denied(shared: SharedState) -> None:
     for _ in range(3):
-        service.die_over(BODY)
-        with service.guard.request("/v1/ocr"):
+        shared.die_with(BODY)
+        with shared.guard.request("/v1/ocr"):
             take_body(BODY)
-    assert service.denylist.is_empty() or service.denylist.crashes(digest_of(BODY)) == 0
+    assert shared.denylist.is_empty() or shared.denylist.crashes(digest_of(BODY)) == 0
 
 
-def test_waiting_requests_are_reported_but_not_suspected(service: Service) -> None:
+def test_waiting_requests_are_reported_but_not_suspected(shared: SharedState) -> None:
     for _ in range(2):
-        service.die_over(BODY, waits=True)
-    assert "stage=waiting" in service.lines.getvalue()
-    assert service.denylist.entries() == []
+        shared.die_with(BODY, waits=True)
+    assert "stage=waiting" in shared.lines.getvalue()
+    assert shared.denylist.entries() == []
 
 
-def test_killing_an_idle_or_stopping_worker_makes_no_body_suspect(service: Service) -> None:
-    with service.guard.request("/v1/ocr"):
+def test_killing_an_idle_or_stopping_worker_makes_no_body_suspect(shared: SharedState) -> None:
+    with shared.guard.request("/v1/ocr"):
         take_body(BODY, "an-id")
-        service.suspects.note_exit(PID, 1, expected=True)
-        assert service.lines.getvalue() == ""
+        shared.suspects.note_exit(PID, 1, expected=True)
+        assert shared.lines.getvalue() == ""
         for pid in (PID, PID + 1):
-            service.suspects.note_signal(pid, 1, signal.SIGABRT, timeout_s=1e6)
-    assert "LOST with worker 4712: id=an-id" in service.lines.getvalue()
-    assert service.denylist.entries() == []
+            shared.suspects.note_signal(pid, 1, signal.SIGABRT, timeout_s=1e6)
+    assert "LOST with worker 4712: id=an-id" in shared.lines.getvalue()
+    assert shared.denylist.entries() == []
 
 
 @pytest.mark.parametrize(
@@ -234,21 +234,21 @@ def test_killing_an_idle_or_stopping_worker_makes_no_body_suspect(service: Servi
     ],
 )
 def test_a_request_can_be_blamed_while_its_worker_drains(
-    service: Service, monkeypatch: pytest.MonkeyPatch, state: State, *, ends_by_itself: bool, died: bool
+    shared: SharedState, monkeypatch: pytest.MonkeyPatch, state: State, *, ends_by_itself: bool, died: bool
 ) -> None:
     context = ServiceContext(Settings())
-    context.in_flight, context.hung_requests = service.table, service.suspects
+    context.in_flight, context.hung_requests = shared.table, shared.suspects
     monkeypatch.setattr(hooks, "current_service", lambda: context)
     table, place = context.controller.worker_table, 1
     table.entry(place).state, table.head.high, table.head.ever_ready = state, 2, 1
     worker: Any = SimpleNamespace(pid=PID, slot_number=place, entry=table.entry(place))
-    server: Any = SimpleNamespace(num_workers=0, log=service.log)
-    with service.guard.request("/v1/ocr"):
+    server: Any = SimpleNamespace(num_workers=0, log=shared.log)
+    with shared.guard.request("/v1/ocr"):
         take_body(BODY)
         if ends_by_itself:
             hooks.worker_exit(server, worker)
         hooks.child_exit(server, worker)
-    assert ("DIED" in service.lines.getvalue()) is died
+    assert ("DIED" in shared.lines.getvalue()) is died
 
 
 def post(server: Server, body: bytes, path: str = "/hold") -> requests.Response:
@@ -262,7 +262,7 @@ def test_a_request_that_blocks_a_worker_cannot_block_a_second_one() -> None:
         server.wait_for("READY in", count=2)
         with pytest.raises(requests.ConnectionError):
             post(server, body)
-        # As a proxy does: at once, and before the next worker is there.
+        # Retry at once like a proxy, before the next worker has started.
         answers = [post(server, body, path) for path in ("/hold", "/v1/ocr", "/hold", "/hold", "/hold")]
         assert {(answer.status_code, answer.json()["code"]) for answer in answers} == {(422, "request_stops_worker")}
         assert post(server, b"another body").text == "served"

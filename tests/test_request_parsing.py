@@ -1,4 +1,4 @@
-"""Every way of sending an image is understood, and what is not understood is refused for the right reason."""
+"""Every supported way to send an image is parsed, and malformed requests are refused with their reason."""
 
 import io
 import uuid
@@ -69,9 +69,9 @@ WAYS: dict[str, tuple[bytes, str]] = {
     "raw of another type": (PNG, "image/jpeg"),
     "raw bytes": (PNG, "application/octet-stream"),
     "raw without a type": (PNG, ""),
-    "raw called a form": (PNG, FORM),
-    "raw called JSON": (PNG, JSON),
-    "raw called text": (PNG, "text/plain"),
+    "raw labelled as a form": (PNG, FORM),
+    "raw labelled as JSON": (PNG, JSON),
+    "raw labelled as text": (PNG, "text/plain"),
 }
 
 
@@ -80,15 +80,15 @@ def test_the_image_arrives_unchanged_however_it_is_sent(way: str) -> None:
     assert images(*WAYS[way]) == [PNG]
 
 
-def test_json_is_an_object_as_the_standard_says() -> None:
+def test_json_is_parsed_by_the_standard() -> None:
     text = '\ufeff{"a":[{"b":"x"}],"image":"A\\n\\"\\/\\u0041é"}'
     assert parse_json(text.encode()) == {"a": [{"b": "x"}], "image": 'A\n"/Aé'}
     assert parse_json(b'{"image":"QUJD","image":"QUI="}') == {"image": "QUI="}
 
 
-def test_images_come_by_query_as_they_are_and_in_order_with_files_first() -> None:
+def test_images_are_found_in_queries_and_files_precede_fields() -> None:
     assert images(b"", query=f"image={B64}") == [PNG]
-    # The decoder names what is no image.
+    # A body labelled as a form without fields is passed on; the decoder reports that it is not an image.
     assert images(b"%PDF-1.7\n=", FORM) == [b"%PDF-1.7\n="]
     assert images(*form(("image", B64), ("file", ("1", b"one")), ("file", ("2", b"two")))) == [b"one", b"two", PNG]
 
@@ -117,7 +117,7 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
     "deep JSON": ((b'{"a":' + b"[" * 5_000, JSON), CallerError, "not JSON"),
     "JSON of very many lists": ((b'{"a":' + b"[" * 100_000, JSON), BodyTooLarge, "10000 lists"),
     "JSON of very many quotes": ((b'{"a":"' + b'\\"' * 100_000 + b'"}', JSON), BodyTooLarge, "50000 quotes"),
-    "wrong behind a long text": ((b'{"image": "' + b"A" * 1000 + b'"; "a": 1}', JSON), CallerError, "character 1012"),
+    "an error after a long text": ((b'{"image": "' + b"A" * 1000 + b'"; "a": 1}', JSON), CallerError, "character 1012"),
     "too many fields": ((b"a=1&" * (MAX_PARTS + 1), FORM), BodyTooLarge, "1000 fields"),
     "bare percent signs": ((b"image=" + b"%" * 100_000, FORM), BadBase64, "percent escapes"),
     "too many JSON members": ((b'{"":1' + b',"":1' * 50_001 + b"}", JSON), BodyTooLarge, "50000 (commas|quotes)"),
@@ -142,7 +142,7 @@ def test_a_bad_request_is_refused_with_its_reason(case: str) -> None:
     assert type(caught.value) is error
 
 
-def test_any_escapes_and_any_near_boundaries_are_read() -> None:
+def test_many_escapes_and_near_boundaries_are_read() -> None:
     assert images(b"image=" + b"%41" * 200_000, FORM) == [bytes(150_000)]
     assert images(*near_misses(4000, 60_000)) == [b"\r\n--xa" * 4000, b"\r\n--xa" * 60_000]
 
@@ -157,11 +157,11 @@ def test_forms_parse_as_in_another_library(text: str) -> None:
 
 
 @pytest.mark.parametrize("padding", [b"", b"  "])
-def test_a_delimiter_is_found_wherever_it_lies(padding: bytes) -> None:
+def test_a_delimiter_is_found_at_any_offset(padding: bytes) -> None:
     head, line = b"Content-Disposition: form-data; name=%b\r\n\r\n", b"--x%b\r\n" % padding
     begin, end = line + head % b"file;filename=a", b"\r\n" + line + head % b"b" + b"true\r\n--x--"
     wrong = []
-    # The decoder is given 64 KiB at once.
+    # The multipart parser gets chunks of 64 KiB: the delimiter crosses every offset of a chunk's end.
     for at in range(65536 - len(begin + end) - 2, 65536 - len(begin) + 2):
         data = b"z" * at
         found = [part.data for part in split_parts(begin + data + end, MULTIPART)]
@@ -219,7 +219,7 @@ CHUNKED = {"wsgi.input_terminated": True, "HTTP_TRANSFER_ENCODING": "chunked"}
     [
         (io.BytesIO(bytes(100)), {"CONTENT_LENGTH": "100"}, 100),
         (io.BytesIO(bytes(100)), CHUNKED, 100),
-        # A server that does not end it.
+        # Without a length, and not terminated by the server: no body.
         (io.BytesIO(bytes(100)), {}, 0),
         (io.BytesIO(bytes(101)), {"CONTENT_LENGTH": "101"}, "101 bytes is larger than the limit of 100 bytes"),
         (ENDLESS, CHUNKED, "larger than the limit of 100 bytes"),
@@ -245,7 +245,7 @@ def test_other_wsgi_servers_bodies_have_a_limit(stream: Any, more: dict[str, Any
         *[("5", "7.25", 0.0), (None, "9", 60.0)],
     ],
 )
-def test_timeout_less_elapsed_time_is_the_deadline(sent: str | None, elapsed: str | None, expected_s: float) -> None:
+def test_deadline_is_the_timeout_minus_elapsed_time(sent: str | None, elapsed: str | None, expected_s: float) -> None:
     assert allowed_s(sent, 60.0, elapsed) == expected_s
 
 

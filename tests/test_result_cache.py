@@ -1,4 +1,4 @@
-"""The result cache: bounded in bytes and time, and never a reason for a request to fail."""
+"""The result cache is bounded in bytes and time, and its failures never fail a request."""
 
 import socketserver
 import threading
@@ -23,7 +23,7 @@ def entry_bytes(value: bytes) -> int:
     return 1 + len(value) + ENTRY_BYTES
 
 
-def test_the_least_recently_used_entry_is_evicted_first_and_none_by_a_value_larger_than_the_cache() -> None:
+def test_least_recently_used_entries_are_evicted_unless_the_value_exceeds_the_cache() -> None:
     cache = MemoryCache(2 * entry_bytes(b"x"), LONG_S)
     cache.put(b"a", b"1")
     cache.put(b"b", b"2")
@@ -85,14 +85,14 @@ def test_processes_share_entries_in_redis_which_expire(tmp_path: Path) -> None:
         [key] = client.keys()
         assert LONG_S - 60 < client.ttl(key) <= LONG_S
         short.put(b"c", b"1")
-        wait_until(lambda: other.get(b"c") is None, "it is forgotten")
+        wait_until(lambda: other.get(b"c") is None, "the entry expires")
         for connected in (one, other, short, client):
             connected.close()
 
 
 @contextmanager
-def hanging_up(wire: Path) -> Iterator[list[object]]:
-    """A server that ends each connection at once; the list has an entry for each of them."""
+def closing_server(wire: Path) -> Iterator[list[object]]:
+    """A server that closes each connection at once; yields a list with an entry per connection."""
     calls: list[object] = []
     with socketserver.UnixStreamServer(str(wire), lambda *call: calls.append(call)) as server:  # type: ignore[arg-type]
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
@@ -106,7 +106,7 @@ def hanging_up(wire: Path) -> Iterator[list[object]]:
 
 def test_a_failing_redis_only_misses_and_is_not_retried_for_a_while(tmp_path: Path) -> None:
     clock = Clock()
-    with hanging_up(tmp_path / "redis.sock") as calls:
+    with closing_server(tmp_path / "redis.sock") as calls:
         cache = RedisCache(f"unix://{tmp_path}/redis.sock", LONG_S, clock)
         cache.put(b"a", b"1")
         assert cache.get(b"a") is None

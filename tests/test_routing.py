@@ -1,4 +1,4 @@
-"""Which adapters answer, at which ports, and which one gets a request to a path that several have."""
+"""Adapters are selected by name, listen on their usual ports, and share paths."""
 
 import pytest
 from support import data_of

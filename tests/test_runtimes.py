@@ -1,4 +1,4 @@
-"""What the models are computed with on a CPU: by name, by an earlier choice, by a proof, or by `ocrsvc optimize`."""
+"""Choice of the CPU runtime: by setting, by a stored choice, by a proof, or by `ocrsvc optimize`."""
 
 import gc
 import logging
@@ -43,7 +43,7 @@ CHOICE = RuntimeChoice(BF16, INT8, "proved in 3.0 s")
 
 @pytest.fixture(autouse=True)
 def _bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine computes in bfloat16 under OpenVINO; `ocrsvc optimize` leaves the threads of all tests alone."""
+    """OpenVINO reports bfloat16 support; `ocrsvc optimize` does not change the thread settings of other tests."""
     monkeypatch.setattr(openvino_session, "computes_bf16", lambda: True)
     monkeypatch.setattr("ocrsvc.cli.optimize.set_library_environment", lambda _environ: None)
 
@@ -55,7 +55,7 @@ def _bf16(monkeypatch: pytest.MonkeyPatch) -> None:
         ((2.5, ""), (2.0, ""), INT8),
         ((2.5, "it reads otherwise"), (2.0, ""), BF16),
         ((2.5, "it reads otherwise"), (2.0, "a run fails"), FP32),
-        ((1.05, ""), (0.8, ""), FP32),  # within what timings vary by
+        ((1.05, ""), (0.8, ""), FP32),  # within the variation of timings
     ],
 )
 def test_a_clearly_faster_runtime_is_chosen(int8: tuple[float, str], bf16: tuple[float, str], chosen: Runtime) -> None:
@@ -142,8 +142,8 @@ LINE = np.array([[10, 10], [110, 10], [110, 30], [10, 30]], np.float32)
 SINGLE = [LineText(text, 0.97) for text in ("No.17", "one", "two", "three", "a b")]
 
 
-class Doubles:
-    """Candidates that find and read what a test says; FP32 finds two lines and reads SINGLE."""
+class CandidateDoubles:
+    """Doubles of the candidate runtimes with results set by the test; FP32 finds two lines and reads SINGLE."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, found: object, read: object) -> None:
         self.found, self.read = (
@@ -187,7 +187,7 @@ def read_as(text: str, confidence: float = 0.97) -> list[LineText]:
         (DETECTION, FAILURE, OURS, "could not create a primitive"),
         (RECOGNITION, read_as("a b", 0.93), OURS, ""),
         (RECOGNITION, read_as("a b", 0.9), OURS, "confidence differs by 0.07"),
-        (RECOGNITION, read_as("a b", 0.9), THEIRS, ""),  # on the whole it is 0.01
+        (RECOGNITION, read_as("a b", 0.9), THEIRS, ""),  # 0.01 on average
         (RECOGNITION, read_as("a c"), THEIRS, "too much differs"),
     ],
 )
@@ -195,13 +195,13 @@ def test_a_candidate_must_agree_with_single_precision(
     kind: Kind, answer: Any, pages: Any, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, read = (answer, SINGLE) if kind == DETECTION else ([], answer)
-    said = Doubles(monkeypatch, found, read).fault(kind, pages)
+    said = CandidateDoubles(monkeypatch, found, read).fault(kind, pages)
     assert fault in said
     assert bool(said) is bool(fault)
 
 
 def test_one_percent_of_characters_may_differ_on_user_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    doubles = Doubles(monkeypatch, [], [*SINGLE[:-1], LineText("x" * 199 + "y", 0.97)])
+    doubles = CandidateDoubles(monkeypatch, [], [*SINGLE[:-1], LineText("x" * 199 + "y", 0.97)])
     doubles.read[FP32] = [*SINGLE[:-1], LineText("x" * 200, 0.97)]
     assert doubles.fault(RECOGNITION, THEIRS) == ""
     assert doubles.fault(RECOGNITION, OURS) == "too much differs"
@@ -209,13 +209,13 @@ def test_one_percent_of_characters_may_differ_on_user_pages(monkeypatch: pytest.
 
 def test_recognizer_with_too_few_readable_lines_uses_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = [*SINGLE[:4], LineText("&", 0.3)]
-    doubles = Doubles(monkeypatch, [], noise)
+    doubles = CandidateDoubles(monkeypatch, [], noise)
     doubles.read[FP32] = noise
     assert "too few lines" in doubles.fault(RECOGNITION)
 
 
 def test_single_precision_must_open_and_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    doubles = Doubles(monkeypatch, [], SINGLE)
+    doubles = CandidateDoubles(monkeypatch, [], SINGLE)
     doubles.found[FP32] = FAILURE
     with pytest.raises(RuntimeError, match="primitive"):
         doubles.fault(DETECTION)
@@ -302,7 +302,7 @@ def test_int8_pages_read_the_same_alone_and_beside_others(tmp_path: Path) -> Non
 
 @pytest.fixture
 def pages(tmp_path: Path) -> Path:
-    """A folder with a small page, a file that is no image, and one that is none by its name."""
+    """A folder with a small page, a broken PNG, and a text file."""
     folder = tmp_path / "pages"
     folder.mkdir()
     (folder / "notice.png").write_bytes((PAGES / "notice.png").read_bytes())

@@ -1,4 +1,4 @@
-"""Searchable PDFs: the text is found where it was read, and everything else is as it was."""
+"""Searchable PDFs: the text layer has the read text in place, and the rest of the PDF is unchanged."""
 
 import io
 import shutil
@@ -26,7 +26,7 @@ from ocrsvc.imaging.codecs.decode import PixelLimits, decode, open_encoded_image
 from ocrsvc.results import Box, Line, Page, Word
 
 LIMITS = PixelLimits(1 << 30)
-# A line of 160 x 20 pixels on a page of 200 x 100, which was drawn at 200 pixels an inch.
+# Lines of 160 x 20 pixels on a page of 200 x 100 pixels at 200 dpi.
 TEXTS = ("正品促销 hello", "한국어 ñ 𠀀 →", "plain words, with 12.5 %")
 READ = Page(200, 100, 0, (line(TEXTS[0]), line(TEXTS[1], 40), line(TEXTS[2], 70)))
 
@@ -89,7 +89,7 @@ def test_text_can_be_extracted_from_pdfs_and_images() -> None:
 
 
 def form_pdf() -> bytes:
-    """A page whose text is in a form that uses the page's font, which comes from the page's parent."""
+    """A page whose text is in a form XObject; the form's font is a resource inherited from the page tree."""
     return assemble(
         {
             1: b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -128,16 +128,16 @@ def test_page_streams_are_unchanged() -> None:
 
 def test_text_is_placed_right_on_cropped_and_turned_pages_and_images() -> None:
     whole = io.BytesIO()
-    # What the page draws leaves another matrix behind.
+    # The page's content leaves a changed transformation matrix.
     drawing = b"0.5 0 0 0.5 10 10 cm q 2 0 0 2 0 0 cm " + GRAY
     document = pypdfium2.PdfDocument(pdf(drawing, size=(300, 200)))
     document[0].set_cropbox(100, 50, 500, 86)
     document[0].set_rotation(90)
     document.save(whole)
-    # What is shown is 36 wide and 200 high.
+    # The visible page is 36 points wide and 200 high.
     on_page = with_text(whole.getvalue(), [Page(72, 400, 0, (Line("X", 0.9, box(10, 40, 20, 60)),))])
     on_picture = images_pdf(encoded(picture()), read=Page(60, 30, 0, (Line("X", 0.9, box(10, 5, 20, 10)),)))
-    # 60 x 30 pixels at 200 an inch are 21.6 x 10.8 points.
+    # 60 x 30 pixels at 200 dpi are 21.6 x 10.8 points.
     for made, place in ((on_page, (120, 55, 130, 60)), (on_picture, (3.6, 7.2, 7.2, 9.0))):
         found = pypdfium2.PdfDocument(made)[0].get_textpage().get_charbox(0)
         assert found == pytest.approx(place, abs=0.3)
@@ -169,8 +169,8 @@ def test_a_hostile_pdf_is_refused_or_only_grows_by_its_text(kind: str, size: int
 
 
 @needs_poppler
-def test_extracted_words_keep_their_spaces_and_final_hyphens_join_none() -> None:
-    # The first two touch, and a gap is before the last, as behind a Chinese comma.
+def test_extracted_words_keep_their_spaces_and_final_hyphens() -> None:
+    # The first two words touch; a gap precedes the last, as after a Chinese comma.
     places = (("ab", 20, 60), ("cd", 60, 100), ("ef", 120, 180))
     words = tuple(Word(text, 1, box(left, 10, right, 30)) for text, left, right in places)
     lines = (Line("ab cdef", 1, box(20, 10, 180, 30), words), line("an inter-", 40), line("viewed man", 70))
@@ -200,13 +200,13 @@ def test_words_of_slanted_lines_are_extracted_whole(climb: int, *, has_words: bo
         begins = [found.get_text_range().index(word) for word in texts]
         firsts = np.array([found.get_charbox(at) for at in begins])
         lasts = np.array([found.get_charbox(at + len(word) - 1) for at, word in zip(begins, texts, strict=True)])
-    # The lower side of each word is where it is on the page, to half a point.
+    # The baseline of the words has the line's slope, within half a point.
     middles, heights = (firsts[:, 0] + lasts[:, 2]) / 2, (firsts[:, 1] + lasts[:, 1]) / 2
     assert np.allclose(np.diff(heights), -np.diff(middles) * climb / 300, atol=0.5)
 
 
 def tilted(left: float, right: float, slope: float) -> Box:
-    """Of a line 14 pixels high."""
+    """Box of a slanted line 14 pixels high."""
     (x0, y0), (x1, y1) = ((x, 80 + x * slope) for x in (left, right))
     return (x0, y0), (x1, y1), (x1, y1 + 14), (x0, y0 + 14)
 
@@ -219,7 +219,7 @@ BENT = (
 
 
 def bent_line(texts: Sequence[str], top: float) -> Line:
-    """Of words 12 high that go down by 40 pixels and up again, in a box that has room for all of them."""
+    """A line whose words, 12 pixels high, follow an arc 40 pixels deep; the line's box contains all words."""
     boxes = []
     for at in range(len(texts)):
         left, right = 20 + 50 * at, 62 + 50 * at
@@ -238,7 +238,7 @@ def bent_line(texts: Sequence[str], top: float) -> Line:
         (("Hill", ",", "gap", "."), (20, 28, 23, 28), (30, 32, 33, 30)),
     ],
 )
-def test_a_single_mark_bends_no_line(texts: Sequence[str], tops: Sequence[int], bottoms: Sequence[int]) -> None:
+def test_punctuation_bends_no_line(texts: Sequence[str], tops: Sequence[int], bottoms: Sequence[int]) -> None:
     boxes = [box(20 + 30 * at, top, 44 + 30 * at, low) for at, (top, low) in enumerate(zip(tops, bottoms, strict=True))]
     words = tuple(map(Word, texts, [1.0] * len(texts), boxes))
     line = Line(" ".join(texts), 1, box(20, min(tops), 14 + 30 * len(texts), max(bottoms)), words)
@@ -260,7 +260,7 @@ def test_words_of_bent_lines_are_extracted_whole_in_place() -> None:
             left, low, _, high = page.get_charbox(at)
             right = page.get_charbox(at + len(word.text) - 1)[2]
             middle = np.mean(word.box, axis=0)
-            # In pixels, of which a word is 12 high.
+            # In pixels; a word is 12 pixels high.
             assert (left + right) / 2 / 0.36 == pytest.approx(middle[0], abs=2)
             assert abs(140 - (low + high) / 2 / 0.36 - middle[1]) < 6
 
@@ -273,7 +273,7 @@ def test_right_to_left_text_is_extracted_in_logical_order() -> None:
     lines = (line(RIGHT_TO_LEFT[0]), line(RIGHT_TO_LEFT[1], 50))
     made = images_pdf(encoded(picture(200, 100)), read=Page(200, 100, 0, lines))
     assert by_pdfium(made) == [list(RIGHT_TO_LEFT)]
-    # It adds marks of direction around them.
+    # Poppler adds direction marks around the text.
     assert by_poppler(made)[0][-1].strip("\u202a\u202b\u202c") == RIGHT_TO_LEFT[1]
 
 
@@ -315,8 +315,8 @@ def test_other_images_are_embedded_losslessly(kind: str) -> None:
     assert faults(made) == []
 
 
-def shown_and_expected(file: bytes) -> NDArray[np.int64]:
-    """One pixel of each square of `picture`, as rendered and as decoded: at their edges renderers mix them."""
+def rendered_and_decoded(file: bytes) -> NDArray[np.int64]:
+    """The centre pixel of each square of `picture`, rendered and decoded; renderers blend pixels at the edges."""
     expected = decode(file, LIMITS, gray=False).pixels
     with pypdfium2.PdfDocument(images_pdf(file)) as document:
         shown = document[0].render(scale=300 / 72).to_numpy()
@@ -326,13 +326,13 @@ def shown_and_expected(file: bytes) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_an_image_is_shown_in_its_exif_orientation(orientation: int) -> None:
-    shown, expected = shown_and_expected(jpeg(picture(), orientation))
+    shown, expected = rendered_and_decoded(jpeg(picture(), orientation))
     assert np.abs(shown - expected).max() < 8
 
 
 def test_a_cmyk_image_keeps_its_colours() -> None:
-    shown, expected = shown_and_expected(jpeg(picture(), mode="CMYK"))
-    # Each turns inks into light in a way of its own; inverted ones are 125 apart.
+    shown, expected = rendered_and_decoded(jpeg(picture(), mode="CMYK"))
+    # Each program converts CMYK to RGB differently; inverted colours would differ by 125.
     assert np.abs(shown - expected).mean() < 40
 
 

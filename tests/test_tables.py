@@ -1,4 +1,4 @@
-"""Tables: found on drawn pages whose cells are known, mapped to the image, written so that no text becomes markup."""
+"""Tables: found on drawn pages with known cells, mapped to image coordinates, escaped as HTML and Markdown."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ def test_a_page_without_tables_has_none(kind: str, seed: int) -> None:
 
 
 def test_text_columns_between_rules_are_not_a_table() -> None:
-    # Gaps between characters are wide then, measured in heights of the box.
+    # Lower boxes make the gaps between characters wide in relation to the box height.
     drawn = draw_page("two_columns", 2000)
     lines = []
     for line in drawn.page.lines:
@@ -104,7 +104,7 @@ def scattered() -> list[Line]:
 @pytest.mark.parametrize(
     "lines",
     [[line_at(x * 90.0, y * 30.0, "") for y in range(4) for x in range(3)], scattered()],
-    ids=("empty", "strewn"),
+    ids=("empty", "scattered"),
 )
 def test_empty_or_unordered_lines_are_not_a_table(lines: Sequence[Line]) -> None:
     assert find_tables(blank(1600, 1200), Page(1200, 1600, 0, tuple(lines)), no_check) == ()
@@ -125,7 +125,7 @@ def test_a_color_page_and_a_large_one_have_the_same_tables_as_the_gray_one() -> 
 def test_the_search_ends_when_its_client_is_gone() -> None:
     drawn = draw_page("ruled", 1)
     with pytest.raises(ClientGone):
-        find_tables(drawn.pixels, drawn.page, Mock(side_effect=ClientGone("Nobody waits.")))
+        find_tables(drawn.pixels, drawn.page, Mock(side_effect=ClientGone("The client has disconnected.")))
 
 
 def hatching(height: int, width: int, every: int) -> Pixels:
@@ -170,14 +170,14 @@ def find_within(max_s: float, pixels: Pixels, lines: Sequence[Line]) -> tuple[Ta
     return found
 
 
-def test_a_pattern_of_thousands_of_pieces_is_skipped() -> None:
-    # Lines of a hundred words, that come apart at each of them.
+def test_a_pattern_of_thousands_of_segments_is_skipped() -> None:
+    # Lines of a hundred words with a gap after each word.
     pixels = blank(8 * 280, 2400)
     pixels[:, np.arange(2400) % 24 > 11] = 0
     pixels[::8] = pixels[7::8] = 255
     lines = [line_at(0, y * 8.0, "ab " * 100, width=2400, height=8) for y in range(280)]
     assert find_within(1, pixels, lines) == ()
-    # Narrow columns.
+    # Columns one pixel wide.
     places = [(x * 3, y * 4) for y in range(4) for x in range(750)]
     pixels = blank(40, 3 * 750)
     for x, y in places:

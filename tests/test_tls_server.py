@@ -1,4 +1,4 @@
-"""The service over TLS, with real sockets and real clients: HTTP, gRPC, client certificates, renewal."""
+"""The service over TLS with real clients: HTTP, gRPC, client certificates, certificate renewal."""
 
 import shutil
 import signal
@@ -32,7 +32,7 @@ from ocrsvc.client.client import Client
 from ocrsvc.connections.certificates import TlsFiles
 
 _ANSWER_S = 30.0
-# A handshake has 10 s.
+# Less than the 10 s that a handshake may take.
 _PROMPT_S = 8.0
 
 
@@ -43,7 +43,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def server(authority: Authority) -> Iterator[Server]:
-    """Clients need a certificate for gRPC and HTTP, or none: both are served."""
+    """A service that serves clients with and without a certificate, over HTTP and gRPC."""
     env = {
         **environment(authority.issue("module")),
         "OCRSVC_TLS_CLIENT_CA": str(authority.file),
@@ -63,7 +63,7 @@ def grpc_address(server: Server) -> str:
 @contextmanager
 def session_of(authority: Authority, own: TlsFiles | None = None) -> Iterator[requests.Session]:
     with requests.Session() as session:
-        # The environment may name another authority, which would win.
+        # An authority named by the environment would take precedence.
         session.trust_env, session.verify = False, str(authority.file)
         if own is not None:
             session.cert = (str(own.certificate), str(own.key))
@@ -79,7 +79,7 @@ def connect(server: Server, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
         yield tls
 
 
-def test_http_is_answered_with_the_headers_of_a_service_over_tls(server: Server, authority: Authority) -> None:
+def test_https_responses_have_security_headers(server: Server, authority: Authority) -> None:
     with session_of(authority) as session:
         answer = session.post(f"{server.url}/v1/ocr", data=png(), timeout=_ANSWER_S)
     assert (answer.status_code, answer.headers["Strict-Transport-Security"]) == (200, "max-age=31536000")
@@ -92,13 +92,13 @@ def test_http_is_answered_with_the_headers_of_a_service_over_tls(server: Server,
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
 def test_curl_exchanges_large_bodies(server: Server, authority: Authority, version: str, tmp_path: Path) -> None:
     page = tmp_path / "page.bmp"
-    # As many bytes as pixels, three times.
+    # An uncompressed file of 6 MB.
     cv2.imwrite(str(page), np.full((2000, 1000, 3), 255, np.uint8))
     ask = ("curl", "-sS", "--fail", f"--tlsv{version}", "--tls-max", version, "--cacert", str(authority.file))
     send = ("--data-binary", f"@{page}", "-w", "%{http_code} %{size_upload}", "-o", str(tmp_path / "out"))
     command = [*ask, *send, f"{server.url}/v1/ocr"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
-    assert (told.stdout, told.stderr) == (f"200 {page.stat().st_size}", "")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
+    assert (done.stdout, done.stderr) == (f"200 {page.stat().st_size}", "")
     with session_of(authority) as session:
         document = session.get(f"{server.url}/openapi.json", timeout=_ANSWER_S)
     assert document.status_code == 200
@@ -106,7 +106,7 @@ def test_curl_exchanges_large_bodies(server: Server, authority: Authority, versi
 
 
 def is_ready(address: str, credentials: grpc.ChannelCredentials, method: str = "ServerReady", **fields: str) -> bool:
-    """Whether the service answers grpcio's own channel; False where it refuses the channel or the call."""
+    """Whether a call over a grpcio channel succeeds; False if the channel or the call is refused."""
     with grpc.secure_channel(address, credentials) as channel:
         call = unary(channel, f"{V2}{method}", f"inference.{method}Response")
         try:
@@ -116,7 +116,7 @@ def is_ready(address: str, credentials: grpc.ChannelCredentials, method: str = "
     return True
 
 
-def test_clients_of_all_kinds_use_tls(server: Server, authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_clients_can_use_tls(server: Server, authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
     with Client(server.url, ca=authority.file) as client:
         assert client.read(png()).text
     assert is_ready(grpc_address(server), grpc.ssl_channel_credentials(authority.file.read_bytes()))
@@ -126,7 +126,7 @@ def test_clients_of_all_kinds_use_tls(server: Server, authority: Authority, caps
     assert "1 workers" in capsys.readouterr().out
 
 
-def test_the_service_of_the_settings_is_known_by_its_certificate(
+def test_health_command_accepts_only_the_configured_certificate(
     server: Server, authority: Authority, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     host, port = server.address
@@ -134,7 +134,7 @@ def test_the_service_of_the_settings_is_known_by_its_certificate(
     monkeypatch.setenv("OCRSVC_TLS_CERTIFICATE", str(authority.file.with_name("module.pem")))
     assert run(["health"]) == 0
     assert "ready" in capsys.readouterr().out
-    # Another service at this address is not taken for it.
+    # A service with another certificate at this address is refused.
     monkeypatch.setenv("OCRSVC_TLS_CERTIFICATE", str(authority.issue("elsewhere").certificate))
     assert run(["health"]) == 69
     assert "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().err
@@ -176,7 +176,7 @@ def test_incomplete_handshakes_delay_no_others(server: Server, authority: Author
     with ExitStack() as stack, httpx.Client(verify=authority.client()) as client:
         for number in range(200):
             wire = stack.enter_context(server.connect())
-            # Silent ones, some in the middle of their first message, and some that never answer the server's.
+            # Clients that send nothing, stop within the ClientHello, or never answer the server's first message.
             wire.sendall((b"", hello[:100], hello)[number % 3])
         times_s = []
         for _ in range(50):
@@ -186,7 +186,7 @@ def test_incomplete_handshakes_delay_no_others(server: Server, authority: Author
         assert max(times_s) < _PROMPT_S, statistics.quantiles(times_s)
 
 
-def test_half_handshakes_make_room_where_there_may_be_no_more_connections(authority: Authority) -> None:
+def test_half_handshakes_are_closed_at_the_connection_limit(authority: Authority) -> None:
     env = {**environment(authority.issue("crowded")), "OCRSVC_WORKERS": "1"}
     args = ("--worker-connections", "12", "--threads", "4")
     with run_server(env, args) as server, ExitStack() as stack, session_of(authority) as session:
@@ -195,7 +195,7 @@ def test_half_handshakes_make_room_where_there_may_be_no_more_connections(author
             stack.enter_context(server.connect()).sendall(hello)
         began_s = time.monotonic()
         assert session.get(f"{server.url}/healthz", timeout=_ANSWER_S).status_code == 200
-        # Else after the 10 s that a handshake has.
+        # Otherwise it would wait for the handshake timeout of 10 s.
         assert time.monotonic() - began_s < 8
 
 
@@ -206,7 +206,7 @@ def test_half_handshakes_make_room_where_there_may_be_no_more_connections(author
 def test_tls_responses_end_with_close_notify(server: Server, authority: Authority, sent: bytes, status: bytes) -> None:
     with connect(server, authority.client()) as tls:
         tls.sendall(sent + b"\r\n\r\n")
-        # Without a goodbye this would raise ssl.SSLEOFError.
+        # Without close_notify, read_to_end would raise ssl.SSLEOFError.
         assert read_to_end(tls).startswith(b"HTTP/1.1 %b\r\n" % status)
 
 
@@ -230,12 +230,12 @@ def test_close_notify_with_a_request_closes_after_the_response(server: Server, a
 
 @contextmanager
 def load(server: Server, authority: Authority) -> Iterator[list[str]]:
-    """Two clients that keep asking while the block runs, one on a kept connection; what each answer was."""
+    """Run two clients in a loop, one with keep-alive; yields the outcome of each request."""
     outcomes: list[str] = []
     pause = threading.Event()
 
     def ask(client: httpx.Client) -> None:
-        # A pause between two requests leaves the machine time for new workers.
+        # Pause between requests, so that new workers get processor time.
         pause.wait(0.005)
         try:
             answer = client.post(f"{server.url}/v1/ocr", content=png(), timeout=_ANSWER_S)
@@ -257,7 +257,7 @@ def serial_of(server: Server, authority: Authority) -> str:
     return str(found["serialNumber"])
 
 
-def test_a_certificate_is_replaced_under_load_and_so_are_workers(authority: Authority) -> None:
+def test_certificates_and_workers_are_replaced_under_load(authority: Authority) -> None:
     env = {**environment(authority.issue("renewed")), "OCRSVC_WORKERS": "2", "OCRSVC_MAX_REQUESTS": "60"}
     with run_server(env) as server:
         server.wait_for("READY in", count=2)
@@ -267,7 +267,7 @@ def test_a_certificate_is_replaced_under_load_and_so_are_workers(authority: Auth
             server.wait_for("New connections get the new certificate", count=2)
             wait_until(lambda: serial_of(server, authority) != first)
             second = serial_of(server, authority)
-            # What cannot be used, and then SIGHUP with it.
+            # An unusable key is ignored, also after SIGHUP.
             Path(env["OCRSVC_TLS_KEY"]).write_text("no key")
             server.wait_for("certificates stay as they were: OCRSVC_TLS_KEY is")
             server.process.send_signal(signal.SIGHUP)
@@ -285,10 +285,10 @@ def test_a_certificate_is_replaced_under_load_and_so_are_workers(authority: Auth
 def test_stopping_worker_sends_close_notify(authority: Authority, tmp_path: Path) -> None:
     env = {**environment(authority.issue("stopping")), "OCRSVC_WORKERS": "1"}
     path = tmp_path / "plain"
-    # So long idle connections are kept by a worker that stops.
+    # A stopping worker keeps idle connections for 1 s.
     with start_server(env, ("--keep-alive", "1", "-b", f"unix:{path}")) as server:
         server.wait_for("READY in")
-        # Unix sockets stay plain.
+        # Unix sockets do not use TLS.
         assert b"ok" in fetch(f"unix:{path}", "/healthz")
         with connect(server, authority.client()) as tls:
             tls.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -300,7 +300,7 @@ def test_stopping_worker_sends_close_notify(authority: Authority, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def strict(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Clients need a certificate; that of the loader stands for a key."""
+    """A service that requires client certificates; CN=loader maps to an API key."""
     keys = f"sqlite:{tmp_path_factory.mktemp('keys') / 'keys.db'}"
     store = open_store(keys)
     add_key(store, KeyEntry("nightly", frozenset({"read"})))
@@ -349,7 +349,7 @@ def test_client_certificate_maps_to_a_key(
     assert is_ready(grpc_address(strict), credentials, "ModelMetadata", name="ocr") is (statuses[1] == 200)
 
 
-def test_the_library_shows_a_certificate_and_other_sites_may_not(strict: Server, authority: Authority) -> None:
+def test_client_sends_its_certificate_and_other_origins_are_refused(strict: Server, authority: Authority) -> None:
     own = authority.issue("loader", common_name="loader")
     with Client(strict.url, ca=authority.file, certificate=(own.certificate, own.key)) as client:
         assert client.read(png()).text

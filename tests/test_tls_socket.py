@@ -1,4 +1,4 @@
-"""The socket that speaks TLS without waiting: handshakes, records, its goodbye, and clients that do it wrong."""
+"""The non-blocking TLS socket: handshakes, records, close_notify, and misbehaving clients."""
 
 import logging
 import random
@@ -20,11 +20,11 @@ Wires = tuple[socket.socket, socket.socket]
 
 
 class Client:
-    """The other end, which never waits either: bytes are moved by hand."""
+    """The client end, also non-blocking: the test moves its bytes between TLS and the socket."""
 
     def __init__(self, wire: socket.socket, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> None:
         self.wire = wire
-        self.is_told = False
+        self.is_closed = False
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost", session=session)
         wire.setblocking(False)
@@ -41,18 +41,18 @@ class Client:
         self.wire.send(self._outgoing.read())
 
     def write(self, data: bytes) -> None:
-        """Send data, in one piece with the end of the handshake if that was not sent."""
+        """Send data together with unsent handshake bytes."""
         self.tls.write(data)
         self.wire.send(self._outgoing.read())
 
     def read(self) -> bytes:
-        """Everything that has come; `is_told` is set after a goodbye."""
+        """Read everything received; sets `is_closed` after close_notify."""
         self.receive()
         found = b""
         with suppress(ssl.SSLWantReadError):
             while got := self.tls.read(1 << 14):
                 found += got
-            self.is_told = True
+            self.is_closed = True
         return found
 
 
@@ -85,7 +85,7 @@ def connected(beginning: Pair) -> Pair:
     return own, client
 
 
-def test_a_request_that_comes_with_the_end_of_the_handshake_is_there(beginning: Pair) -> None:
+def test_a_request_sent_with_the_end_of_the_handshake_is_received(beginning: Pair) -> None:
     own, client = beginning
     client.step()
     assert not own.handshake()
@@ -96,11 +96,11 @@ def test_a_request_that_comes_with_the_end_of_the_handshake_is_there(beginning: 
     assert own.recv(8192) == b"GET /healthz"
 
 
-def test_nothing_that_was_received_stays_where_no_poller_sees_it(connected: Pair) -> None:
+def test_recv_returns_all_decrypted_bytes(connected: Pair) -> None:
     own, client = connected
     for _ in range(50):
         client.write(b"x")
-    # Fewer are asked for: the rest would not be reported again.
+    # recv returns more than asked for: the poller would not report bytes that stay in the TLS buffer.
     assert own.recv(10) == 50 * b"x"
 
 
@@ -163,14 +163,14 @@ def test_other_protocols_end_immediately(beginning: Pair, wires: Wires, sent: by
 
 def test_a_handshake_that_never_ends_is_cut_off(beginning: Pair, wires: Wires) -> None:
     own, _ = beginning
-    # A message in records of its own, one byte each.
+    # A ClientHello split into records of one byte.
     wires[1].send(hello(1 << 14, record_bytes=4))
     assert not own.handshake()
     with pytest.raises(ssl.SSLError):
-        send_on(own, wires[1], b"\x16\x03\x01\x00\x01\x00" * 1000)
+        send_repeatedly(own, wires[1], b"\x16\x03\x01\x00\x01\x00" * 1000)
 
 
-def send_on(own: TlsSocket, wire: socket.socket, records: bytes) -> None:
+def send_repeatedly(own: TlsSocket, wire: socket.socket, records: bytes) -> None:
     for _ in range(HANDSHAKE_BYTES):
         wire.send(records)
         own.handshake()
@@ -183,13 +183,13 @@ def test_malformed_client_hellos_are_refused_or_incomplete(authority: Authority)
         authority.client().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
     whole = outgoing.read()
     for number in range(300):
-        bent = bytearray(whole)
+        damaged = bytearray(whole)
         for _ in range(draw.randint(1, 8)):
-            bent[draw.randrange(len(bent))] = draw.randrange(256)
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
         here, there = socket.socketpair()
         with here, there:
-            there.send(bent[: draw.randrange(1, len(bent))] if number % 5 == 0 else bent)
-            # Any other exception fails the test.
+            there.send(damaged[: draw.randrange(1, len(damaged))] if number % 5 == 0 else damaged)
+            # Only OSError (including ssl.SSLError) is allowed.
             with suppress(OSError):
                 assert not TlsSocket(here, context).handshake()
 

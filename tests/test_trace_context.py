@@ -14,12 +14,12 @@ from ocrsvc.grpc_server.calls import headers_by_name
 from ocrsvc.grpc_server.method import Method
 from ocrsvc.telemetry.trace_context import MAX_STATE, read_trace_context, request_id_of
 
-# From the specification's own examples, https://www.w3.org/TR/trace-context/#examples-of-http-traceparent-headers.
+# From the specification: https://www.w3.org/TR/trace-context/#examples-of-http-traceparent-headers
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"
 
 
-# The cases of the specification's own test suite, https://github.com/w3c/trace-context/blob/main/test/test.py.
+# From the specification's test suite: https://github.com/w3c/trace-context/blob/main/test/test.py
 CASES: dict[str, list[Any]] = read_data("trace_context.json")
 LONG = f"cc-{TRACE}-{SPAN}-01-{'x' * 100_000}"
 

@@ -1,4 +1,4 @@
-"""The adapters of TrWebOCR and TrWebOCR.cpp: the originals' answers and errors."""
+"""The adapters for TrWebOCR and TrWebOCR.cpp give the original servers' answers and errors."""
 
 import base64
 import io
@@ -24,8 +24,7 @@ B64 = as_base64(PNG)
 FORM = "application/x-www-form-urlencoded"
 SEEN = "64x32 auto True False None"
 
-# Worked out by hand from the boxes in web_support: a rectangle of 32 x 8, and a square with sides of sqrt(2) * 8 on its
-# tip.
+# Calculated by hand from web_support's boxes: a rectangle of 32 x 8, and a square of side sqrt(2) * 8 turned by 45°.
 RAW_OUT = [[[32.0, 12.0, 32.0, 8.0, 0.0], TEXT, 0.987654], [[32.0, 16.0, 11.31, 11.31, 45.0], SEEN, 0.5]]
 
 
@@ -60,7 +59,7 @@ def test_tr_draws_lines_by_default(client: FlaskClient) -> None:
     assert list(answer["data"]) == ["raw_out", "speed_time", "img_detected"]
     drawn = read_uri(answer["data"]["img_detected"])
     assert drawn.shape == (200, 400, 3)
-    # The first line's frame is red and runs from (100, 50) to (300, 100); nothing is drawn inside and far outside.
+    # The first line's red frame runs from (100, 50) to (300, 100); the page is unchanged inside and far outside it.
     blue, green, red = drawn[50, 130].astype(int)
     assert red > 150
     assert max(blue, green) < 100
@@ -119,7 +118,7 @@ def test_tr_answers_in_pixels_of_the_shrunk_image(
     (first, _, _), (_, text, _) = data["raw_out"]
     assert text.split()[0] == seen
     width, height = map(int, seen.split("x"))
-    # The engine's first line runs from (1/4, 1/4) to (3/4, 1/2) of the page.
+    # The engine's first line covers (1/4, 1/4) to (3/4, 1/2) of the page.
     assert first == pytest.approx([width / 2, height * 3 / 8, width / 2, height / 4, 0], abs=0.5)
     assert read_uri(data["img_detected"]).shape == (height, width, 3)
 

@@ -1,4 +1,4 @@
-"""Removed settings name their replacement; the package is upgraded under load."""
+"""Removed settings name their replacement; upgrading the package under load fails no request."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from upgrade_support import Changes, HeldSocket, replace_package, serving, versi
 from ocrsvc.errors import SettingsError
 from ocrsvc.settings.load import REPLACED, read_settings
 
-# Had at some time before 0.1.0 was whole.
+# Settings removed before version 0.1.0.
 GONE = {"BODY_BYTES": "268435456", "QUEUE_BYTES": "134217728"}
 
 
@@ -28,7 +28,7 @@ def test_removed_setting_names_its_replacement(name: str) -> None:
     assert {name.upper() for name in REPLACED} == GONE.keys()
 
 
-# The package is replaced. The clients leave the processor to what starts.
+# A slow engine leaves processor time for starting workers.
 SLOW = {**ENV, "OCRSVC_FAKE_LATENCY_S": "0.2"}
 
 
@@ -43,7 +43,7 @@ UNFIT = {
 }
 
 
-# In the second, the arbiter has loaded ocrsvc.errors, and its workers have what it has.
+# Second case: new workers inherit the arbiter's old ocrsvc.errors, which the new ocrsvc.app does not fit.
 @pytest.mark.parametrize(
     ("changes", "logged", "answering"),
     [

@@ -1,4 +1,4 @@
-"""URLs in place of files: off unless the operator names hosts, then read as files are, in each format with a place."""
+"""URLs instead of files: off unless the operator allows hosts; supported by each format with a URL field."""
 
 import threading
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ def on(files: ScriptedServer) -> Iterator[FlaskClient]:
 PLACES = data_of("url_places")["places"]
 
 
-def asked(client: FlaskClient, path: str, sent: dict[str, Any], url: str) -> tuple[int, str]:
-    """Status and text of an answer, with this URL in the place for one."""
+def post_url(client: FlaskClient, path: str, sent: dict[str, Any], url: str) -> tuple[int, str]:
+    """Post a request with this URL; returns status and text of the answer."""
     answer = client.post(filled(path, URL=url), **filled(sent, URL=url, PAGE=as_base64(PNG)))
     return answer.status_code, answer.text
 
@@ -48,7 +48,7 @@ def asked(client: FlaskClient, path: str, sent: dict[str, Any], url: str) -> tup
 def test_url_gives_the_same_result_as_its_file(
     on: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], seen: str
 ) -> None:
-    status, text = asked(on, path, sent, f"{files.url}/page.png")
+    status, text = post_url(on, path, sent, f"{files.url}/page.png")
     assert (status, seen in text) == (200, True), text
 
 
@@ -57,29 +57,29 @@ def test_url_gives_the_same_result_as_its_file(
 def test_unavailable_urls_are_refused_in_each_format(
     on: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], _seen: str, way: str
 ) -> None:
-    status, text = asked(on, path, sent, way if "://" in way else files.url + way)
-    # OCR.space reports what callers got wrong in a 200, Google what is wrong with one image.
+    status, text = post_url(on, path, sent, way if "://" in way else files.url + way)
+    # OCR.space reports caller errors with status 200; Google reports errors of one image with status 200.
     assert status in {400, 422} or '"IsErroredOnProcessing":true' in text or '[{"error":' in text
     assert "URL" in text
 
 
 @pytest.mark.parametrize(("path", "sent", "_seen"), PLACES)
-def test_no_url_is_fetched_where_the_operator_names_no_host(
+def test_no_url_is_fetched_without_allowed_hosts(
     client: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], _seen: str
 ) -> None:
     before = len(files.heads)
-    status, text = asked(client, path, sent, f"{files.url}/page.png")
+    status, text = post_url(client, path, sent, f"{files.url}/page.png")
     assert status in {400, 422} or "not fetched" in text
     assert len(files.heads) == before
 
 
-def test_refused_url_says_who_can_allow_it(client: FlaskClient) -> None:
+def test_refused_url_names_the_setting_that_allows_it(client: FlaskClient) -> None:
     problem = json_of(client.post("/v1/ocr", json={"url": "http://files.example/a.pdf"}))
     assert (problem["status"], problem["code"]) == (400, "bad_option")
     assert "OCRSVC_URL_HOSTS" in problem["remedy"]
 
 
-def test_the_description_of_a_service_has_urls_where_they_are_fetched(on: FlaskClient, client: FlaskClient) -> None:
+def test_openapi_has_urls_only_where_they_are_fetched(on: FlaskClient, client: FlaskClient) -> None:
     for place, is_on in ((on, True), (client, False)):
         posted = json_of(place.get("/openapi.json"))["paths"]["/v1/ocr"]["post"]
         schema = posted["requestBody"]["content"]["application/json"]["schema"]
@@ -87,7 +87,7 @@ def test_the_description_of_a_service_has_urls_where_they_are_fetched(on: FlaskC
 
 
 @pytest.mark.parametrize("url", [["a", "b"], [], {}, 1])
-def test_one_url_is_one_text(on: FlaskClient, url: object) -> None:
+def test_a_url_must_be_a_string(on: FlaskClient, url: object) -> None:
     answer = on.post("/v1/ocr", json={"url": url})
     assert (answer.status_code, answer.json["code"] if answer.json else "") == (400, "bad_option")
 
@@ -104,10 +104,10 @@ def test_a_file_that_is_too_large_is_refused() -> None:
     [(1, ["a", "b"], [200, 503]), (4, ["many", "many", "many", "other"], [200, 200, 429, 200])],
 )
 def test_fetches_leave_threads_to_other_requests(fetches: int, callers: list[str], statuses: list[int]) -> None:
-    going_on = threading.Event()
+    released = threading.Event()
 
     def answer(sock: Any, _head: bytes) -> None:
-        going_on.wait(20)
+        released.wait(20)
         sock.sendall(response(PNG))
 
     settings = Settings(
@@ -123,9 +123,9 @@ def test_fetches_leave_threads_to_other_requests(fetches: int, callers: list[str
         for caller, status in zip(callers, statuses, strict=True):
             asked.append(threads.submit(ask, caller))
             held = sum(one == 200 for one in statuses[: len(asked)])
-            wait_until(lambda held=held: len(server.heads) == held, "the file is asked for")  # type: ignore[misc]
+            wait_until(lambda held=held: len(server.heads) == held, "the file is requested")  # type: ignore[misc]
             if status != 200:
                 assert asked[-1].result() == status
-        going_on.set()
+        released.set()
         assert [one.result() for one in asked] == statuses
         assert ask(callers[0]) == 200

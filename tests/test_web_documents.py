@@ -1,4 +1,4 @@
-"""Documents on the web page: pages that come one by one, many pages, files that are made of them."""
+"""Documents on the web page: pages shown as they arrive, many pages, downloads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WAIT_S: Final = 30.0
 
 
 class HeldAnswers:
-    """WSGI middleware; `gone` is set once a client has closed its connection before the end."""
+    """WSGI middleware that answers reads with lines from the test; `gone` is set if the client disconnects early."""
 
     def __init__(self, app: WSGIApplication) -> None:
         self.app = app
@@ -34,7 +34,7 @@ class HeldAnswers:
         self._lines: queue.SimpleQueue[object] = queue.SimpleQueue()
 
     def send(self, line: object) -> None:
-        """Let a line leave; None ends the answer."""
+        """Send a line to the client; None ends the answer."""
         self._lines.put(line)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -57,7 +57,7 @@ class HeldAnswers:
 
 @contextmanager
 def held_server() -> Iterator[tuple[str, HeldAnswers]]:
-    """The address of a server, and what its answers are."""
+    """Run a server whose answers the test controls; yields its URL and the HeldAnswers."""
     with running_app() as app:
         held = HeldAnswers(app.wsgi_app)
         with wsgi_server(held) as url:
@@ -65,7 +65,7 @@ def held_server() -> Iterator[tuple[str, HeldAnswers]]:
 
 
 def page_line(number: int, total: int, lines: int = 2) -> dict[str, object]:
-    """A page as it leaves, with a word of each letter in each line."""
+    """The NDJSON line of a page."""
     box = [[10, 0], [90, 0], [90, 1], [10, 1]]
     texts = [f"page {number} line {place}" for place in range(lines)]
     return {
@@ -156,7 +156,7 @@ def test_cancelling_ends_the_request_and_keeps_the_pages_that_came(opened: Open,
     expect(state_of(page)).to_have_text("cancelled · 2 pages, 4 lines")
     expect(page.locator(".lines button").first).to_contain_text("page 1 line 0")
     for _ in range(300):
-        # The server finds out by what it sends.
+        # The server notices the disconnect only when it sends.
         held.send(page_line(3, 3, lines=2000))
         if held.gone.wait(0.1):
             break

@@ -1,4 +1,4 @@
-"""Which version reads a request in a worker, what is loaded when it is ready, and the settings that a version has."""
+"""Models in a worker: the version that reads a request, preloading, and a version's settings."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ from ocrsvc.system.thread_plan import ThreadPlan
 from ocrsvc.telemetry.model_metrics import MODELS_BYTES, MODELS_LIMIT, MODELS_LOADED
 
 PLAN = ThreadPlan(1, 4, 1)
-FAR_S = 30.0
+WAIT_S = 30.0
 MIB = 1 << 20
 
 
@@ -38,7 +38,7 @@ Opener = Callable[..., WorkerModels]
 
 @pytest.fixture
 def open_models(tmp_path: Path) -> Iterator[Opener]:
-    """Opens the models of a repository under the settings given; everything that is in it is accepted."""
+    """Opens a worker's models with these settings; all versions are accepted."""
     executor: Executor[Job[str]] = Executor(list, threads=1, places=8)
     executor.start()
     opened: list[WorkerModels] = []
@@ -52,7 +52,7 @@ def open_models(tmp_path: Path) -> Iterator[Opener]:
     yield open_them
     for models in opened:
         models.loaded.stop()
-    assert executor.stop(FAR_S)
+    assert executor.stop(WAIT_S)
     for models in opened:
         models.loaded.close()
 
@@ -71,7 +71,7 @@ def loaded(models: WorkerModels) -> list[str]:
 
 
 def damaged(repository: Path, name: str, number: int) -> ModelVersion:
-    """A version whose file is not that of its manifest."""
+    """A version with a file that does not match its manifest."""
     content = 'engine = "fake"\n[settings]\nfake_text = "./text"\n'
     version = make_version(repository, name, number, content, {"text": b"as it was"})
     (version.folder / "text").write_bytes(b"as it is")
@@ -100,7 +100,7 @@ def test_all_models_are_preloaded_within_the_budget(tmp_path: Path, open_models:
     versions = [make_fake(tmp_path / "models", 1, name, fake_model_bytes=20 * MIB) for name in "abc"]
     models = open_models(*versions, model="b", models_load="all", models_memory="45MiB")
     models.load_ahead()
-    # The default model does not make room for others.
+    # The default model is not evicted for others.
     assert loaded(models) == ["a/1", "b/1"]
 
 
@@ -138,33 +138,33 @@ def test_failed_start_of_a_reader_leaves_no_thread(tmp_path: Path) -> None:
 
 
 def read_with(folder: Path, *versions: ModelVersion, **settings: object) -> AbstractContextManager[Reader]:
-    """A reader of the versions in a repository, all of which are accepted."""
+    """A reader with a repository of accepted versions."""
     accept(folder, *versions)
     values = {"engine": "fake", "models": folder / "models", "models_state": folder / "state", **settings}
     return running_reader(Settings.model_validate(values), None, 1)
 
 
-def test_the_result_cache_knows_the_model_by_its_files_and_not_by_how_it_was_named(tmp_path: Path) -> None:
+def test_the_result_cache_key_contains_the_models_digest(tmp_path: Path) -> None:
     versions = [make_fake(tmp_path / "models", 1, name) for name in "ab"]
     with read_with(tmp_path, *versions, model="a", cache_bytes=MIB) as reader:
-        found = [reader.read(png(), ReadOptions(model=name), FAR_S) for name in (None, "a", "a/1", "b")]
+        found = [reader.read(png(), ReadOptions(model=name), WAIT_S) for name in (None, "a", "a/1", "b")]
     assert [(one.engine.model, one.from_cache) for one in found] == [
         *(("a", False), ("a", True), ("a", True), ("b", False))
     ]
     page, info = DocumentPage(Document(png(), PixelLimits(10**6)), 1), found[0].engine
-    cache = ResultCache(MemoryCache(MIB, FAR_S))
+    cache = ResultCache(MemoryCache(MIB, WAIT_S))
     keys = {cache.key_of(page, ReadOptions(), info, version.digest) for version in versions}
     assert len(keys | {cache.key_of(page, ReadOptions(), info)}) == 3
 
 
-def test_pages_read_one_by_one_are_read_by_the_version_that_the_document_began_with(tmp_path: Path) -> None:
+def test_all_pages_of_a_document_are_read_by_one_version(tmp_path: Path) -> None:
     old, new = (make_fake(tmp_path / "models", number, "a") for number in (1, 2))
     with read_with(tmp_path, old, model="a") as reader:
-        with reader.one_version(ReadOptions(), FAR_S, DEFAULT_CONTEXT) as lease:
+        with reader.one_version(ReadOptions(), WAIT_S, DEFAULT_CONTEXT) as lease:
             accept(tmp_path, new)
             reader.worker_models.loaded.preload(new)
             reader.worker_models.loaded.retire(old)
-            read = [reader.read(png(), ReadOptions(), FAR_S, lease=one).engine.version for one in (lease, lease)]
+            read = [reader.read(png(), ReadOptions(), WAIT_S, lease=one).engine.version for one in (lease, lease)]
             assert read == ["1", "1"]
         wait_until(lambda: reader.worker_models.loaded.versions() == (new,))
 
