@@ -37,11 +37,11 @@ READER = {"engine": "double", "model": "none", "version": "1"}
 
 
 class Died(BaseException):
-    """The process is dead: nothing that it does afterwards reaches the disk."""
+    """Simulates the death of the process: no later change reaches the disk."""
 
 
 class FaultyFolder(Destination):
-    """A folder that fails at its n-th change, counted from 0: it dies, and all that follows, or its disk is full."""
+    """A destination that fails from change number `fault_at` (from 0) on: the process dies, or the disk is full."""
 
     def __init__(self, folder: Path, fault_at: int | None = None, fault: Literal["die", "full"] = "die") -> None:
         super().__init__(folder)
@@ -49,7 +49,7 @@ class FaultyFolder(Destination):
         self.changes = 0
 
     def change(self) -> None:
-        """Note one change; raises Died or OSError at the chosen one and all after it."""
+        """Count one change; raises Died or OSError from number `fault_at` on."""
         self.changes += 1
         if self._fault_at is not None and self.changes > self._fault_at:
             raise Died if self._fault == "die" else OSError(errno.ENOSPC, "No space left on device")
@@ -75,7 +75,7 @@ class FaultyFolder(Destination):
 
 
 class FaultyWork(WorkFile):
-    """A work file that fails with its destination."""
+    """A work file whose commits and removal count as changes of its destination."""
 
     destination: FaultyFolder
 
@@ -89,9 +89,9 @@ class FaultyWork(WorkFile):
 
 
 class DoubleReader:
-    """Reads pages without an engine; their text names the file's version and the reader.
+    """Reads pages without an engine; a page's text names the reader and the file's version.
 
-    The engine fails on files that are `failing`, those `refused` are no images; `before` is called before each page.
+    Files in `failing` fail as if the engine had, files in `refused` as non-images; `before` is called before each page.
     """
 
     at_once = 2
@@ -124,11 +124,11 @@ class DoubleReader:
                 yield result_of(group, number, {"text": text, "lines": lines}, 0.001, "double")
 
     def close(self) -> None:
-        """Nothing is held."""
+        pass
 
 
 def files_of(count: int, pages: int = 1, contents: int | None = None) -> list[SourceFile]:
-    """So many files with so many pages each; their version is the number of their content, of which there are some."""
+    """Files of `pages` pages each; with `contents`, their versions (one per content) repeat after that many files."""
     return [
         SourceFile(f"{number:04d}", f"{number:04d}", str(number % (contents or count)), 9, pages, range(1, pages + 1))
         for number in range(count)
@@ -137,22 +137,22 @@ def files_of(count: int, pages: int = 1, contents: int | None = None) -> list[So
 
 class _Loader:
     def __init__(self, _max_bytes: int, **_: object) -> None:
-        """As SourceLoader."""
+        """Accept the arguments of SourceLoader."""
 
     def __call__(self, file: SourceFile) -> bytes:
         return b"content " + file.version.encode()
 
     def close(self) -> None:
-        """Nothing is held."""
+        pass
 
 
 @contextlib.contextmanager
 def opened(
-    folder: Path | FaultyFolder, files: Sequence[SourceFile], reader: DoubleReader, **asked: Any
+    folder: Path | FaultyFolder, files: Sequence[SourceFile], reader: DoubleReader, **fields: Any
 ) -> Iterator[Run]:
-    """A command's run over these files, as `start.open_run` makes it; `asked` are fields of its BatchRequest."""
+    """Open the run that a command would open for these files; `fields` override those of its BatchRequest."""
     destination = folder if isinstance(folder, FaultyFolder) else FaultyFolder(folder)
-    request = replace(BatchRequest(SourceRequest(("there",)), {}, ("jsonl",), part_pages=5), **asked)
+    request = replace(BatchRequest(SourceRequest(("there",)), {}, ("jsonl",), part_pages=5), **fields)
     work = type("Work", (FaultyWork,), {"destination": destination})
     patches: list[AbstractContextManager[object]] = [
         mock.patch.object(start, "open_reader", return_value=reader),
@@ -167,20 +167,20 @@ def opened(
         yield stack.enter_context(open_run(destination, request, RunCounts(lambda: 0.0)))
 
 
-def execute(folder: Path | FaultyFolder, files: Sequence[SourceFile], reader: DoubleReader, **asked: Any) -> RunCounts:
-    """Begin a run or continue it, as one command does; see `opened`."""
-    with opened(folder, files, reader, **asked) as run:
+def execute(folder: Path | FaultyFolder, files: Sequence[SourceFile], reader: DoubleReader, **fields: Any) -> RunCounts:
+    """Begin or continue a run as a command does; the arguments are those of `opened`."""
+    with opened(folder, files, reader, **fields) as run:
         return run.execute()
 
 
 def use_fake_engine(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
-    """Have commands in this process read with the fake engine, in threads, and with more settings."""
+    """Set the environment: commands in this process use the fake engine in threads, and these settings."""
     for name, value in ({"ENGINE": "fake", "ISOLATION": "thread"} | settings).items():
         monkeypatch.setenv(f"OCRSVC_{name}", value)
 
 
 def draw_images(folder: Path, count: int) -> list[str]:
-    """Make a folder with images, each of another size; gives their texts, as the fake engine reads them."""
+    """Create a folder of images of different heights; returns the text that the fake engine reads on each."""
     folder.mkdir()
     texts = []
     for number in range(count):
@@ -191,40 +191,40 @@ def draw_images(folder: Path, count: int) -> list[str]:
 
 
 def output(folder: Path, below: str = "") -> list[dict[str, Any]]:
-    """The lines of the output, in the order of its files."""
+    """The records in the output files, in file order."""
     names = sorted((folder / below).glob("pages-*.jsonl"))
     return [orjson.loads(line) for name in names for line in name.read_bytes().splitlines()]
 
 
 def is_each_page_once(folder: Path, files: Sequence[SourceFile]) -> bool:
-    """Whether the output is the pages of these files, in their order."""
+    """Return whether the output has each page of these files once, in order."""
     wanted = [(file.name, number) for file in files for number in file.pages]
     return [(line["source"], line["page"]) for line in output(folder)] == wanted
 
 
 def png(shade: int = 255) -> bytes:
-    """A small image; each shade has bytes of its own."""
+    """A small image in one shade; different shades give different bytes."""
     return image_support.png(40, 20, shade)
 
 
 def document(pages: int, form: str = "PDF") -> bytes:
-    """A PDF or TIFF with so many pages."""
+    """A PDF or TIFF with this number of pages."""
     return pdf(*[GRAY] * pages) if form == "PDF" else tiff([200 + number for number in range(pages)])
 
 
 def plan(*sources: str | Path, counts: PlanningCounts | None = None, **options: Any) -> list[SourceFile]:
-    """What is planned of these sources."""
+    """Plan a run over these sources; returns the files found."""
     request = SourceRequest(tuple(map(str, sources)), **options)
     return list(find_sources(request, PlanningCounts() if counts is None else counts))
 
 
 def names(files: list[SourceFile], below: Path) -> list[str]:
-    """The names of planned files, seen from a folder."""
+    """The names of planned files relative to the folder `below`."""
     return [file.name.removeprefix(f"{below}/") for file in files]
 
 
 def load(file: SourceFile, max_bytes: int = 1 << 26) -> bytes:
-    """The bytes of a planned file, loaded as another process does it."""
+    """The bytes of a planned file, loaded by a new SourceLoader as in another process."""
     loader = SourceLoader(max_bytes)
     try:
         return loader(file)
@@ -233,7 +233,7 @@ def load(file: SourceFile, max_bytes: int = 1 << 26) -> bytes:
 
 
 def write_tar(path: Path, members: dict[str, bytes], mode: str = "w", form: int = tarfile.PAX_FORMAT) -> Path:
-    """A tar with these members, by the standard library."""
+    """Write a tar archive of these members with the standard library."""
     with tarfile.open(path, mode, format=form) as tar:  # type: ignore[call-overload]
         for name, data in members.items():
             info = tarfile.TarInfo(name)

@@ -1,4 +1,4 @@
-"""A stand-in for servers with an OpenAI-compatible API: its model reads the image's size, and fails as it is told."""
+"""A stand-in for servers with an OpenAI-compatible API. Its model reads the image's size, and fails on demand."""
 
 import base64
 import json
@@ -13,11 +13,11 @@ from typing import Any
 from support import QuietHandler, data_of, http_server
 
 ANSWERS: dict[str, dict[str, Any]] = data_of("chat_answers")
-"""What servers answer, by a name: a status with headers and a body, or the pieces of a stream."""
+"""Answers by name: a status with headers and a body, or the pieces of a stream."""
 
 
 class ChatServer:
-    """What the stand-in was asked, and what is open; `choose` gives the name of the answer for an image's size."""
+    """The requests that the stand-in received, and counts; `choose` names the answer for an image's size."""
 
     def __init__(self, choose: Callable[[str], str]) -> None:
         self.choose, self.url, self._lock = choose, "", threading.Lock()
@@ -30,7 +30,7 @@ class ChatServer:
 
 
 class ChatHandler(QuietHandler):
-    """One connection; subclasses name the stand-in."""
+    """Serves one connection; a subclass sets `chat`."""
 
     protocol_version = "HTTP/1.1"
     chat: ChatServer
@@ -76,7 +76,7 @@ class ChatHandler(QuietHandler):
 
 @contextmanager
 def chat_server(choose: Callable[[str], str], port: int = 0) -> Iterator[ChatServer]:
-    """A stand-in that answers while the block runs."""
+    """Run a stand-in server during the block."""
     server = ChatServer(choose)
     handler = type("Handler", (ChatHandler,), {"chat": server})
     with http_server(handler, port=port) as server.url:

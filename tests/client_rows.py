@@ -1,4 +1,4 @@
-"""How the real clients of each wire format are started; clients/rows.yaml has one for each row of docs/clients.md."""
+"""Starts the real clients of each wire format; clients/rows.yaml has an entry for each row of docs/clients.md."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ import yaml
 from fetch_clients import SOURCES, Environment, Source
 from support import ROOT, clean_environment
 
-# The fake engine's first line is the size of the image.
+# The first line that the fake engine reads is the image's size.
 SIZE: Final = "64x32"
 PIPELINE_RPC_PORT: Final = 18091
 _LIMIT_S: Final = 60.0
@@ -24,8 +24,8 @@ _SCRIPTS: Final = ROOT / "tests" / "clients"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Addresses for HTTP, chineseocr_lite's variant and gRPC, a folder with pages, and the hard-wired free ports."""
+class Target:
+    """Addresses for HTTP, chineseocr_lite's variant and gRPC, a folder of pages, and the fixed ports served."""
 
     http: str
     poly: str
@@ -40,18 +40,18 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client, by the `adapter` that it speaks to as OCRSVC_ADAPTERS names it; `key` names its recording and test.
+    """A client. `key` names its recording and its test, `adapter` the adapter it uses, as in OCRSVC_ADAPTERS.
 
-    `run`, given the place and what was fetched, runs it, which must end well, and gives what it printed: `said` must be
-    in that, and `answered` in the answers to its recorded requests, of which so many are `refused`. The `port` is one
-    that it has hard-wired. What it sends `repeats` where it does not depend on the answers: a recording can stand in.
+    `run` runs the fetched program against a target and returns its output, which must contain `said`. The answers to
+    its recorded requests must contain `answered`, and `refused` of them are errors. `port` is hard-coded in the client.
+    With `repeats` its requests do not depend on the answers, so a recording can replace it.
     """
 
     key: str
     adapter: str
     name: str
     source: Source
-    run: Callable[[Place, Path], str]
+    run: Callable[[Target, Path], str]
     said: tuple[str, ...] = (SIZE,)
     answered: tuple[str, ...] = (SIZE,)
     refused: int = 0
@@ -61,16 +61,16 @@ class Client:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """What is run, and what that needs."""
+        """The client, and what it needs to run."""
         return (self.source,) if self.also is None else (self.source, self.also)
 
 
-def run(place: Place, command: Sequence[object], env: dict[str, str] | None = None) -> str:
-    """Run a client in the folder; it must end well. What it printed."""
+def run(target: Target, command: Sequence[object], env: dict[str, str] | None = None) -> str:
+    """Run a client in the target's folder; returns its output. An exit status other than 0 fails the test."""
     environment = {"PYTHONIOENCODING": "utf-8", "NO_PROXY": "*", "no_proxy": "*", "PYTHONPATH": "", **(env or {})}
     done = subprocess.run(
         [str(part) for part in command],
-        cwd=place.folder,
+        cwd=target.folder,
         env=clean_environment(environment),
         capture_output=True,
         text=True,
@@ -81,61 +81,61 @@ def run(place: Place, command: Sequence[object], env: dict[str, str] | None = No
     return done.stdout + done.stderr
 
 
-def _page_as_base64(place: Place) -> str:
-    return base64.b64encode((place.folder / "page.png").read_bytes()).decode()
+def _page_as_base64(target: Target) -> str:
+    return base64.b64encode((target.folder / "page.png").read_bytes()).decode()
 
 
-def _trwebocr_readme(place: Place, readme: Path) -> str:
+def _trwebocr_readme(target: Target, readme: Path) -> str:
     snippets = re.findall(r"``` ?python\n(import requests.+?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
     assert len(snippets) == 2
-    here = [re.sub(r"http://[\d.]+:8089", place.url, snippet) for snippet in snippets]
-    tell = "\nprint(res.json()['data']['raw_out'])"
-    return "".join(run(place, [sys.executable, "-W", "ignore", "-c", snippet + tell]) for snippet in here)
+    here = [re.sub(r"http://[\d.]+:8089", target.url, snippet) for snippet in snippets]
+    show = "\nprint(res.json()['data']['raw_out'])"
+    return "".join(run(target, [sys.executable, "-W", "ignore", "-c", snippet + show]) for snippet in here)
 
 
-def _perf_analyzer(*words: str) -> Callable[[Place, Path], str]:
-    def with_place(place: Place, program: Path) -> str:
-        sent = {"data": [{"image": {"b64": _page_as_base64(place)}}]}
-        (place.folder / "input.json").write_text(json.dumps(sent))
-        address = place.http if "http" in words else place.grpc
+def _perf_analyzer(*words: str) -> Callable[[Target, Path], str]:
+    def with_target(target: Target, program: Path) -> str:
+        sent = {"data": [{"image": {"b64": _page_as_base64(target)}}]}
+        (target.folder / "input.json").write_text(json.dumps(sent))
+        address = target.http if "http" in words else target.grpc
         few = ["--measurement-interval", "200", "--stability-percentage", "999", "--concurrency-range", "2"]
         what = ["-m", "ocr", "-u", address, *words, "--shape", "image:1", "--input-data", "input.json"]
         command, libraries = [program, *what, *few], SOURCES["PERF_ANALYZER"]
         assert isinstance(libraries, Environment)
-        return run(place, command, {"LD_LIBRARY_PATH": libraries.libraries()})
+        return run(target, command, {"LD_LIBRARY_PATH": libraries.libraries()})
 
-    return with_place
+    return with_target
 
 
-def _umi_manual(place: Place, manual: Path) -> str:
+def _umi_manual(target: Target, manual: Path) -> str:
     snippets = re.findall(r"```python\n(.+?)```", manual.read_text(encoding="utf-8"), re.DOTALL)
     asking = next(snippet for snippet in snippets if "get_options" in snippet)
     reading = next(snippet for snippet in snippets if '"base64"' in snippet)
-    return "".join(run(place, [sys.executable, "-c", snippet]) for snippet in (asking, reading))
+    return "".join(run(target, [sys.executable, "-c", snippet]) for snippet in (asking, reading))
 
 
-def _commands(lines: Sequence[str], env: dict[str, str], also: Source | None) -> Callable[[Place, Path], str]:
-    """What runs some command lines, whose placeholders rows.yaml explains."""
+def _commands(lines: Sequence[str], env: dict[str, str], also: Source | None) -> Callable[[Target, Path], str]:
+    """Make a function that runs these command lines; rows.yaml explains their placeholders."""
 
-    def call(place: Place, at: Path) -> str:
-        needed = place.folder if also is None else also.place()
+    def call(target: Target, at: Path) -> str:
+        needed = target.folder if also is None else also.place()
         names = {"at": at, "also": needed, "beside": needed.parent, "python": sys.executable, "scripts": _SCRIPTS}
-        names |= {"url": place.url, "http": place.http, "poly": place.poly, "grpc": place.grpc}
-        names |= {"folder": place.folder, "page": _page_as_base64(place)}
+        names |= {"url": target.url, "http": target.http, "poly": target.poly, "grpc": target.grpc}
+        names |= {"folder": target.folder, "page": _page_as_base64(target)}
 
         def filled(text: str) -> str:
             return Template(text).substitute(names)
 
         where = {name: filled(value) for name, value in env.items()}
-        return "".join(run(place, [filled(word) for word in shlex.split(line)], where) for line in lines)
+        return "".join(run(target, [filled(word) for word in shlex.split(line)], where) for line in lines)
 
     return call
 
 
-def _runner(named: str | list[str]) -> Callable[[Place, Path], str]:
+def _runner(named: str | list[str]) -> Callable[[Target, Path], str]:
     name, *arguments = [named] if isinstance(named, str) else named
     function = globals()[f"_{name}"]
-    return cast("Callable[[Place, Path], str]", function(*arguments) if arguments else function)
+    return cast("Callable[[Target, Path], str]", function(*arguments) if arguments else function)
 
 
 def _client(row: dict[str, Any]) -> Client:

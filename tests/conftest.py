@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _LEAVING_S = 30.0
 _DAY_S = 86400.0
 _LONGEST_S = 90.0
-# Files that take more than a minute run first, so that no test process works alone at the end.
+# These files take more than a minute. They run first; otherwise one test process would still run after the others.
 _LONG_FILES = (
     *("recycling", "server", "hostile", "operators", "ppocr", "isolated_server", "jobs_answers", "upgrades"),
     *("isolation", "os_faults", "web_page", "umi_documents", "pdf_child", "tuning", "deploy", "batch_sources_tables"),
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_configure() -> None:
     """Hide plug-ins from the tests, and turn off Hypothesis' deadlines."""
     pytest.MonkeyPatch().setattr("ocrsvc.plugins.entry_points", lambda group: ())  # noqa: ARG005
-    # The time of an example depends on the load of the machine.
+    # How long an example takes depends on the load of the machine.
     slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile("without_clock", max_examples=50, deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("without_clock")
@@ -59,7 +59,7 @@ def reader() -> Iterator[Reader]:
 
 @pytest.fixture(scope="module")
 def client(request: pytest.FixtureRequest) -> Iterator[FlaskClient]:
-    """A client of the application over a reader of the known engine, with the CLIENT_SETTINGS of the module if any."""
+    """A test client of the application with `KnownEngine`; the module may set CLIENT_SETTINGS."""
     from web_support import running_app
 
     with running_app(getattr(request.module, "CLIENT_SETTINGS", None)) as app:
@@ -68,7 +68,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[FlaskClient]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A real browser, where the machine has one."""
+    """A real browser; tests are skipped if none is installed."""
     from browser_support import launched_browser
 
     with launched_browser() as browser:
@@ -77,7 +77,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A service of one worker with four threads and the fake engine, with the SERVER_ENV of the module if any."""
+    """A service with one worker, four threads and the fake engine; the module may set SERVER_ENV."""
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_THREADS": "4"}
     with run_server(env | getattr(request.module, "SERVER_ENV", {})) as server:
         yield server
@@ -91,7 +91,7 @@ def handle() -> Iterator[PageHandle]:
 
 @pytest.fixture(scope="session")
 def gpu_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tr's double in its GPU build, and the double of NVML."""
+    """The folder with the doubles of Tr (GPU build) and of NVML."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler: cc is not on PATH")
     folder = tmp_path_factory.mktemp("tr-gpu")
@@ -107,7 +107,7 @@ def free_port() -> Iterator[int]:
 
 @pytest.fixture
 def one_day() -> None:
-    """Wait until midnight (UTC) is over if it is near, since daily page counts reset then."""
+    """Wait until midnight (UTC) has passed if it is less than 90 s away: daily page counts reset then."""
     left_s = _DAY_S - time.time() % _DAY_S
     if left_s < _LONGEST_S:
         time.sleep(left_s)
@@ -126,10 +126,9 @@ def _nothing_is_left_behind() -> Iterator[None]:
 
 
 def _children() -> set[str]:
-    """The process ids of this process's children."""
     found: set[str] = set()
     for file in Path("/proc/self/task").glob("*/children"):
-        # A thread of a native library may end between the listing and the reading.
+        # A thread of a native library may end after glob() listed it.
         with suppress(FileNotFoundError, ProcessLookupError):
             found.update(file.read_text().split())
     return found

@@ -1,4 +1,4 @@
-"""A real S3 server in a process of its own (moto's), and a proxy before it that injects faults and counts requests."""
+"""A real S3 server (moto) in another process, behind a proxy that injects faults and counts requests."""
 
 import asyncio
 import gc
@@ -19,8 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from support import reserved_port, wait_until
 
 FAULTS = ("busy", "torn", "lost", "silent", "slow")
-"""busy: 503 SlowDown, nothing done. torn: cut off in the middle of the request. lost: done, and the connection is cut
-before the answer. silent: done, and no answer until the client gives up. slow: done, and answered later."""
+"""busy: answer 503 SlowDown without executing the request. torn: cut the connection in the middle of the request.
+lost: execute the request, then cut the connection. silent: the same after `silent_s`. slow: answer after `slow_s`."""
 
 BUCKET = "pages"
 _BUSY = (
@@ -31,9 +31,9 @@ _BUSY = (
 
 @dataclass
 class Plan:
-    """Which requests meet which fault: a share `rate` of those whose first line has `match`, drawn from `kinds`.
+    """Which requests fail, and how: the share `rate` of those whose first line contains `match`, with one of `kinds`.
 
-    `next_faults` are met by the next requests first; `silent_s` and `slow_s` are how long no answer comes.
+    The next requests get `next_faults` first. `silent_s` and `slow_s` are the delays of the faults of that name.
     """
 
     rate: float = 0.0
@@ -45,7 +45,7 @@ class Plan:
 
 
 class FaultyS3:
-    """The proxy before the server at the port `upstream`; its plan may be changed at any time."""
+    """The proxy before the server on port `upstream`; `plan` may be replaced at any time."""
 
     def __init__(self, upstream: int, plan: Plan | None = None, seed: int = 1) -> None:
         self.plan = plan or Plan()
@@ -67,13 +67,13 @@ class FaultyS3:
             def pass_on(self) -> None:
                 proxy._pass_on(self, upstream)
 
-            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = pass_on  # noqa: N815  the contract's
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = pass_on  # noqa: N815  names of the base class
 
             def log_message(self, *_: object) -> None:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        # Closing waits for the threads.
+        # server_close() joins the threads of the requests.
         self._server.daemon_threads, self._server.block_on_close = False, True
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -91,7 +91,7 @@ class FaultyS3:
         self._thread.join()
 
     def _pass_on(self, client: BaseHTTPRequestHandler, upstream: int) -> None:
-        """One request and its answer."""
+        """Forward one request and its answer, or inject a fault."""
         fault = self._fault_of(client.command, client.requestline)
         size = int(client.headers.get("Content-Length", 0))
         body = client.rfile.read(size // 2 if fault == "torn" else size)
@@ -140,7 +140,7 @@ def _answer(client: BaseHTTPRequestHandler, status: int, headers: Mapping[str, s
 
 @contextmanager
 def s3_server() -> Iterator[int]:
-    """The port of a server that holds one empty bucket, `BUCKET`."""
+    """Run a server with one empty bucket, `BUCKET`; yields its port."""
     import boto3
 
     program = [sys.executable, "-W", "ignore", "-c", "from moto.server import main; main()", "-H", "127.0.0.1"]
@@ -159,7 +159,7 @@ def s3_server() -> Iterator[int]:
 
 @contextmanager
 def fsspec_threads() -> Iterator[None]:
-    """fsspec's event loop, which lives as long as a process, with its threads; ended at the end."""
+    """Start fsspec's event loop and threads, and end them after the block; fsspec itself never does."""
     from fsspec import asyn
 
     loop = asyn.get_loop()
@@ -169,7 +169,7 @@ def fsspec_threads() -> Iterator[None]:
     try:
         yield
     finally:
-        # File systems close their connections when they are collected, in the loop.
+        # Collected file systems close their connections in the event loop.
         gc.collect()
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0.05), loop).result(5)
         loop.call_soon_threadsafe(loop.stop)
@@ -182,7 +182,7 @@ KEYS = {"aws_access_key_id": "AKIDEXAMPLE", "aws_secret_access_key": "notsecret"
 
 
 def environment(url: str) -> Mapping[str, str]:
-    """What a client needs to talk to the server at this URL."""
+    """The environment variables with which an S3 client uses the server at this URL."""
     keys = {name.upper(): value for name, value in KEYS.items()}
     return {**keys, "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": url, "AWS_EC2_METADATA_DISABLED": "true"}
 

@@ -11,15 +11,15 @@ from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA, TENSORRT
 
 GPU_BUILD: Final = [TENSORRT, CUDA, CPU]
 WARM_PX: Final = ((160, 160),)
-"""All sizes of pages that a detector is warmed with here, because each costs the CPU what a page does."""
+"""Page sizes for the detector's warm-up: fewer than usual, because each takes as long as a page on the CPU."""
 
 _REAL: Final = onnxruntime.InferenceSession
 
 
 class GpuSessionDouble:
-    """One session, which notes the shapes that it is fed."""
+    """A session that records the shapes of its inputs."""
 
-    shapes: set[tuple[int, ...]] = set()  # noqa: RUF012  of all of them; emptied where they are put in place
+    shapes: set[tuple[int, ...]] = set()  # noqa: RUF012  shared by all sessions; `install` clears it
 
     def __init__(self, model: bytes, options: Any, providers: Any, **_: int) -> None:
         self._session = _REAL(model, options, providers=[CPU])
@@ -32,14 +32,14 @@ class GpuSessionDouble:
         return self._names
 
     def run(self, outputs: Any, feed: dict[str, Any], _options: Any = None) -> Any:
-        # The unwarping model's input has another name: it is the same on the CPU, and so is what checks a rewrite.
+        # Skips the unwarping model, whose input has another name, and CPU sessions, which check a rewritten model.
         if "given.x" in feed and self._names != [CPU]:
             self.shapes.add(feed["given.x"].shape)
         return self._session.run(outputs, feed)
 
 
-def put_in_place(patch: pytest.MonkeyPatch) -> None:
-    """From now on what is opened for a GPU is a double of it; lines are not warmed up."""
+def install(patch: pytest.MonkeyPatch) -> None:
+    """Replace ONNX Runtime's sessions by the double, and skip the warm-up of the recognizer."""
     GpuSessionDouble.shapes.clear()
     patch.setattr(onnxruntime, "get_available_providers", lambda: GPU_BUILD)
     patch.setattr(onnxruntime, "InferenceSession", GpuSessionDouble)

@@ -1,4 +1,4 @@
-"""gRPC tests: a server over the known engine, and callers that use grpcio's own channel."""
+"""For gRPC tests: a server with `KnownEngine`, and clients that use grpcio's channels."""
 
 import socket
 import struct
@@ -39,7 +39,7 @@ assert {path.name for path in FOLDER.iterdir() if path.suffix == ".proto"} == se
 def serving(
     methods: Methods, listener: socket.socket | None = None, access: CallAccess | None = None, **options: Any
 ) -> Iterator[RpcServer]:
-    """A server of these methods; must end cleanly."""
+    """Run a server of these methods; stops it after the block."""
     listener = listener or socket.create_server(("127.0.0.1", 0))
     max_bytes = options.get("max_bytes", 1 << 26)
     shared = SharedLimits(Budget(16 * max_bytes), Callers(0))
@@ -56,7 +56,7 @@ def serving(
 
 @contextmanager
 def calling(port: int, options: Any = None) -> Iterator[grpc.Channel]:
-    """A channel as a client makes it, with stock settings unless told otherwise."""
+    """A client's channel; without `options` it has grpcio's defaults."""
     with grpc.insecure_channel(f"127.0.0.1:{port}", options) as channel:
         yield channel
 
@@ -85,7 +85,7 @@ def services_raising(error: Exception) -> tuple[DeafReader, Methods]:
 
 
 def unary(channel: grpc.Channel, path: str, response: str) -> Any:
-    """A method of one answer, as a function of a message; `future` calls it without waiting."""
+    """A unary method as a function of a message; its `future` calls without waiting."""
     return channel.unary_unary(
         path,
         request_serializer=lambda message: message.SerializeToString(),
@@ -94,7 +94,7 @@ def unary(channel: grpc.Channel, path: str, response: str) -> Any:
 
 
 class Gate:
-    """A method that answers when it is told to, and remembers its calls."""
+    """A method that waits for `open` before it answers, and records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -108,7 +108,7 @@ class Gate:
         return request
 
     def method(self, *, streaming: bool = False) -> dict[str, Method]:
-        """It, and a health check, which is quick."""
+        """The methods of a server: this one, and a health check, which needs no thread."""
         health = MESSAGES["grpc.health.v1.HealthCheckResponse"]
         return {
             "/t/Echo": Method(MESSAGES[ANSWER], self, streaming=streaming),
@@ -118,7 +118,7 @@ class Gate:
 
 @contextmanager
 def gated(*, streaming: bool = False, **how: Any) -> Iterator[tuple[Gate, grpc.Channel]]:
-    """A server of the method, and a channel to it."""
+    """A server with a `Gate` as its method, and a channel to it."""
     gate = Gate()
     with served(gate.method(streaming=streaming), **how) as channel:
         yield gate, channel

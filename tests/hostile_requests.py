@@ -11,7 +11,7 @@ from urllib.parse import quote_plus
 
 from hostile_files import CODES, FILES, PDFS, TEXT_LAYERS, jpeg, noise, pdf_of_noise, small_pdf
 from hostile_frames import FRAMES
-from hostile_texts import FORMS, JSON_VALUES, MULTIPARTS, PRESSES, TEXTS
+from hostile_texts import COMPRESSIONS, FORMS, JSON_VALUES, MULTIPARTS, TEXTS
 from hostile_wire import CONVERSATIONS, Conversation, MakePieces, header_conversations, query_conversations, request
 from support import data_of
 
@@ -217,7 +217,7 @@ def _packed(endpoint: Endpoint, encoding: str, press: Wrap, size: int) -> Iterab
 
 
 def _of_packed_bodies(format_name: str) -> Iterator[Entry]:
-    for name, (encoding, press) in PRESSES.items():
+    for name, (encoding, press) in COMPRESSIONS.items():
         messages = [partial(_packed, one, encoding, press) for one in _endpoints(format_name, "json")[:1]]
         sent = [_once(message, PACKED_BYTES) for message in messages]
         yield from _entry(f"packed {name}", format_name, sent)

@@ -1,4 +1,4 @@
-"""Hostile texts by name, of about the size that is asked for: fields, JSON values, forms, multipart bodies, headers."""
+"""Hostile texts by name, made in about the requested size: fields, JSON values, forms, multipart bodies, headers."""
 
 import gzip
 import zlib
@@ -9,7 +9,7 @@ from support import data_of, filled
 
 Make = Callable[[int], bytes]
 MakeBody = Callable[[int], tuple[str, bytes]]
-"""Content type and body."""
+"""Makes a body of about a size; returns its content type and its bytes."""
 
 BOUNDARY: Final = "hostile"
 _DISPOSITION: Final = b'Content-Disposition: form-data; name="image"'
@@ -41,7 +41,7 @@ FORMS: Final[Mapping[str, Make]] = _floods(_ROWS["forms"]) | {
 }
 QUERIES: Final[Mapping[str, Make]] = _floods(_ROWS["queries"])
 PARSED_TEXTS: Final[Mapping[str, Make]] = _floods(_ROWS["parsed_texts"])
-"""Texts for single parsers only."""
+"""Texts that only the tests of single parsers use."""
 _MORE_VALUES: Final[Mapping[str, dict[str, Make]]] = {
     "X-Request-Id": {"bytes": _flood(b"\xff")},
     "X-Request-Timeout": {"large_exponent": lambda _: b"1e999999999", "not_a_number": lambda _: b"nan"},
@@ -65,7 +65,7 @@ def _last(boundary: str = BOUNDARY) -> bytes:
 
 
 def _flooded(piece: str, before: str, after: str = "", boundary: str = BOUNDARY) -> MakeBody:
-    """A part in which a piece stands again and again, behind one text and before another."""
+    """A multipart body with one part: `before`, then `piece` repeated up to the size, then `after`."""
     begin, end = _line(boundary) + before.encode(), after.encode() + _last(boundary)
     return lambda size: _multipart(begin + repeated(piece.encode(), size) + end, boundary)
 
@@ -83,8 +83,8 @@ MULTIPARTS: Final[Mapping[str, MakeBody]] = {
     **{name: _flooded(*filled(row, HEAD=_DISPOSITION.decode())) for name, row in _ROWS["multiparts"].items()},
 }
 
-# Content-Encoding, and what makes it of a body.
-PRESSES: Final[Mapping[str, tuple[str, Callable[[bytes], bytes]]]] = {
+# By name, the Content-Encoding and the function that compresses a body.
+COMPRESSIONS: Final[Mapping[str, tuple[str, Callable[[bytes], bytes]]]] = {
     "gzip": ("gzip", gzip.compress),
     "deflate": ("deflate", zlib.compress),
     "gzip twice": ("gzip, gzip", lambda body: gzip.compress(gzip.compress(body))),

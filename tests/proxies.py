@@ -1,4 +1,4 @@
-"""nginx and HAProxy in front of services, as deploy/ ships them, and clients that check every answer."""
+"""nginx and HAProxy in front of services, with the configurations of deploy/, and clients that check every answer."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ DEPLOY = ROOT / "deploy"
 CLIENTS = 8
 ANSWER_S = 60.0
 SOON_S = 60.0
-# Above HAProxy's default buffer of 16 KiB, which a page would not fit into.
+# Image files that fit into HAProxy's default buffer of 16 KiB, and one that does not.
 PAGES = [png(40 + 8 * number, 30, shade=number, suffix=".bmp") for number in range(1, CLIENTS)]
 PAGES.append(png(400, 300, shade=99, suffix=".bmp"))
 assert len(PAGES[-1]) > 100_000
@@ -29,7 +29,7 @@ ENV = {"OCRSVC_WORKERS": "2", "OCRSVC_ENGINE_THREADS": "4", "OCRSVC_FAKE_LATENCY
 
 
 def installed(program: str) -> str:
-    """Where a program is; skips where it is not, but never on the machine that decides."""
+    """The path of a program; if it is not installed, skips the test, or fails it in CI."""
     found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if found is None and os.environ.get("CI"):
         pytest.fail(f"{program} is missing; .ci/run installs it")
@@ -39,10 +39,10 @@ def installed(program: str) -> str:
 
 
 def replaced(name: str, port: int, services: Sequence[str]) -> str:
-    """A file of deploy/ with its ports replaced, a line for each service where it has one, and nothing else."""
+    """A configuration of deploy/ in which only the ports and the addresses of services are replaced."""
     text = (DEPLOY / name).read_text(encoding="utf-8")
     text = text.replace("listen 80;", f"listen 127.0.0.1:{port};").replace("bind :80", f"bind 127.0.0.1:{port}")
-    # HAProxy has two lines already, for two tries.
+    # haproxy.cfg has two server lines, one for each try.
     text = text.replace("server a 127.0.0.1:8000", f"server a {services[0]}")
     text = text.replace("server b 127.0.0.1:8000", f"server b {services[-1]}")
     return text.replace(
@@ -51,7 +51,7 @@ def replaced(name: str, port: int, services: Sequence[str]) -> str:
 
 
 def nginx(folder: Path, port: int, services: Sequence[str]) -> list[str]:
-    """nginx over the shipped file with its ports replaced; all it writes is in the folder."""
+    """The command that runs nginx with the configuration of deploy/; nginx writes to this folder only."""
     installed("nginx")
     (folder / "ocrsvc.conf").write_text(replaced("nginx.conf", port, services))
     return host_proxies.nginx(folder, folder / "ocrsvc.conf")
@@ -85,7 +85,7 @@ def is_listening(port: int) -> bool:
 
 
 def text_of(url: str, page: bytes, session: requests.Session) -> str:
-    """What came back for a page: its text, or what went wrong."""
+    """Send a page; returns its text, or what went wrong."""
     try:
         response = session.post(f"{url}/v1/ocr", data=page, timeout=ANSWER_S)
     except requests.RequestException as error:
@@ -95,7 +95,7 @@ def text_of(url: str, page: bytes, session: requests.Session) -> str:
 
 @contextmanager
 def asking(url: str, expected: list[str]) -> Iterator[Counter[str]]:
-    """Clients that ask for a page each, over and over; counts what they got: "right", or what was wrong."""
+    """Run clients that each send one page repeatedly; yields counts of their outcomes: "right", or what was wrong."""
     outcomes: Counter[str] = Counter()
     done, lock = threading.Event(), threading.Lock()
 

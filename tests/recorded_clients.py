@@ -1,8 +1,8 @@
-"""Records what a real client sends, and replays the recording to a server.
+"""Records the requests of real clients, and replays recordings to a server.
 
-A recording is what one client sent over all its connections, byte for byte, with pictures that the tests draw. It
-stands in for the client where that cannot be had. HTTP/1.1 requests follow one another in a .http file; of gRPC, which
-is HTTP/2, each connection begins with its preface in a .h2 file. `python benchmarks/clients.py --record` makes them.
+A recording holds every byte that one client sent over all its connections; the tests draw the images in it. It replaces
+a client that is not installed. A .http file holds consecutive HTTP/1.1 requests; a .h2 file holds the connections of a
+gRPC client (HTTP/2), each starting with its preface. `python benchmarks/clients.py --record` makes them.
 """
 
 import base64
@@ -25,7 +25,7 @@ from support import ROOT
 FOLDER: Final = ROOT / "tests" / "clients" / "recorded"
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _LIMIT_S: Final = 30.0
-# perf_analyzer repeats itself many thousand times.
+# perf_analyzer repeats its request thousands of times; a recording keeps the first ones.
 _MAX_CALLS: Final = 16
 _MAX_FRAMES: Final = 100
 _HEAD: Final = 9
@@ -33,14 +33,14 @@ _HEAD: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back, without framing; it is fine by the status of HTTP and, where it is gRPC, by that of gRPC."""
+    """A response without framing; `fine` is False for an HTTP status from 400 on and for a gRPC status other than 0."""
 
     fine: bool
     body: bytes
 
 
 def replay(recording: Path, http_address: str, grpc_address: str) -> list[Answer]:
-    """Send what was recorded, in its order, and wait for each answer before the next request goes out."""
+    """Send the recorded requests in order, each after the previous one was answered."""
     data = recording.read_bytes()
     if recording.suffix == ".h2":
         return [answer for connection in _connections(data) for answer in _call(connection, grpc_address)]
@@ -61,7 +61,7 @@ def _connect(address: str) -> socket.socket:
 
 
 def _requests(data: bytes) -> Iterator[bytes]:
-    """The HTTP/1.1 requests in a row of them; what is unfinished at the end is left out."""
+    """Split consecutive HTTP/1.1 requests; drops an unfinished one at the end."""
     while (at := data.find(b"\r\n\r\n") + 4) > 3:
         head = data[:at].lower()
         length = re.search(rb"\r\ncontent-length: *(\d+)", head)
@@ -88,9 +88,9 @@ def _connections(data: bytes) -> list[bytes]:
 
 
 def _call(connection: bytes, address: str) -> list[Answer]:
-    """Send a connection's bytes, up to each call's end, and read until that call is answered.
+    """Send a connection's bytes call by call; each call is answered before the next one is sent.
 
-    Of a stream whose end was not recorded, the first answer is enough.
+    If the recording lacks a stream's end, the first message of its answer is enough.
     """
     frames, sent = list(_frames(connection, len(PREFACE))), 0
     ends = [(end, frame.stream_id) for frame, end in frames if "END_STREAM" in frame.flags]
@@ -108,7 +108,7 @@ def _call(connection: bytes, address: str) -> list[Answer]:
 
 
 def _frames(data: bytes, at: int) -> Iterator[tuple[Frame, int]]:
-    """The whole frames in it, each with the place where it ends."""
+    """Parse the complete HTTP/2 frames from offset `at`; yields each with its end offset."""
     while at + _HEAD <= len(data):
         frame, length = Frame.parse_frame_header(memoryview(data[at : at + _HEAD]))
         at += _HEAD + length
@@ -120,7 +120,7 @@ def _frames(data: bytes, at: int) -> Iterator[tuple[Frame, int]]:
 
 @dataclass
 class _Reading:
-    """The server's side of a connection: by stream, answers to calls that are over, and the others' bodies so far."""
+    """Reads the server's side of a connection; keeps, by stream, finished answers and the bodies of unfinished ones."""
 
     server: socket.socket
     answers: dict[int, Answer] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class _Reading:
     def wait_for(self, is_enough: Callable[[], bool]) -> None:
         while not is_enough():
             data = self.server.recv(1 << 16)
-            assert data, "the connection ended before all was answered"
+            assert data, "the connection ended before every call was answered"
             self._unread += data
             whole = list(_frames(self._unread, 0))
             for frame, _ in whole:
@@ -153,14 +153,14 @@ class _Reading:
 
 
 class Recorder:
-    """Stands between clients and servers, and keeps what the clients send."""
+    """Forwards connections of clients to servers, and keeps what the clients send."""
 
     def __init__(self) -> None:
         self._connections: list[bytearray] = []
 
     @contextmanager
     def listening(self, listener: socket.socket, server: str) -> Iterator[None]:
-        """Pass on what arrives at a listener, which is closed at the end, to a server."""
+        """Within the block, forward connections from `listener` to `server`; closes the listener afterwards."""
         with ExitStack() as stack:
             accepting = threading.Thread(target=self._accept, args=(listener, server, stack), name="recorder")
             accepting.start()
@@ -175,10 +175,10 @@ class Recorder:
         self._connections = []
 
     def save(self, key: str, picture: bytes) -> None:
-        """Write what was sent since the beginning, without repetitions and with no picture but this."""
+        """Write the recording since `begin`, without repeated requests; `picture` replaces any other image."""
         sent = [bytes(data) for data in self._connections if data]
         is_grpc = any(data.startswith(PREFACE) for data in sent)
-        requests = (_with(picture, request) for data in sent for request in _requests(data))
+        requests = (_replace_image(picture, request) for data in sent for request in _requests(data))
         kept = (_shortened(data) for data in sent) if is_grpc else dict.fromkeys(requests)
         FOLDER.mkdir(exist_ok=True)
         (FOLDER / f"{key}{'.h2' if is_grpc else '.http'}").write_bytes(b"".join(kept))
@@ -197,8 +197,8 @@ class Recorder:
                     stack.callback(_shut, source)
 
 
-def _with(picture: bytes, request: bytes) -> bytes:
-    """The request with this picture where a manual brings one of its own."""
+def _replace_image(picture: bytes, request: bytes) -> bytes:
+    """Replace the base64 image that a manual's example contains, and correct Content-Length."""
     head, _, body = request.partition(b"\r\n\r\n")
     body = re.sub(rb'(?<="base64": ")[^"]+', base64.b64encode(picture), body)
     head = re.sub(rb"(?<=\r\nContent-Length: )\d+", str(len(body)).encode(), head)
@@ -219,7 +219,7 @@ def _shut(connection: socket.socket) -> None:
 
 
 def _shortened(connection: bytes) -> bytes:
-    """The first calls of a connection, and of a long stream the first messages."""
+    """Truncate a connection after _MAX_CALLS calls or _MAX_FRAMES frames."""
     at = calls = 0
     for number, (frame, end) in enumerate(_frames(connection, len(PREFACE))):
         if calls == _MAX_CALLS or number == _MAX_FRAMES:

@@ -1,7 +1,7 @@
-"""A double of cupy where it is stricter than numpy: its arrays mix with no others, and only some functions are there.
+"""A double of cupy that is as strict as cupy: no operation mixes its arrays with numpy's, and few functions exist.
 
-numpy computes beneath. What would raise on a GPU raises here: an operation or an index that holds a numpy array of
-more than no dimensions, and a function that is not listed (each of those listed is cupy's too, with these arguments).
+numpy computes the results. As on a GPU, an operation or index with a numpy array of one or more dimensions raises. So
+does a function that is not listed; cupy has each listed one, with the same arguments.
 """
 
 from collections.abc import Iterator
@@ -17,22 +17,22 @@ MAKERS = ("zeros", "empty", "arange")
 
 
 class OnGpu(np.ndarray[Any, Any]):
-    """An array that mixes with none of numpy's."""
+    """An array that refuses operations with numpy arrays."""
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        refuse_strangers([*inputs, *kwargs.values()])
+        refuse_numpy_arrays([*inputs, *kwargs.values()])
         bare = [np.asarray(value) if isinstance(value, OnGpu) else value for value in inputs]
         return on_gpu(getattr(ufunc, method)(*bare, **kwargs))
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        raise TypeError(f"numpy's {func.__name__} was called for an array of the GPU")
+        raise TypeError(f"numpy.{func.__name__} was called with a GPU array")
 
     def __getitem__(self, index: Any) -> Any:
-        refuse_strangers([index])
+        refuse_numpy_arrays([index])
         return on_gpu(np.asarray(self)[index])
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        refuse_strangers([index, value])
+        refuse_numpy_arrays([index, value])
         np.asarray(self)[index] = np.asarray(value)
 
 
@@ -40,11 +40,11 @@ def on_gpu(array: Any) -> Any:
     return array.view(OnGpu) if isinstance(array, np.ndarray) else array
 
 
-def refuse_strangers(values: Any) -> None:
-    """Raise TypeError where one of them is an array of numpy's own."""
+def refuse_numpy_arrays(values: Any) -> None:
+    """Raise TypeError if a value is a numpy array with dimensions."""
     for value in flat(values):
         if isinstance(value, np.ndarray) and not isinstance(value, OnGpu) and value.ndim:
-            raise TypeError(f"an array {value.shape} of numpy's meets one of the GPU")
+            raise TypeError(f"a numpy array of shape {value.shape} was mixed with GPU arrays")
 
 
 def flat(values: Any) -> Iterator[Any]:
@@ -56,7 +56,7 @@ def flat(values: Any) -> Iterator[Any]:
 
 
 class StrictModule:
-    """In the place of cupy."""
+    """Replaces the module cupy."""
 
     def asarray(self, array: NDArray[Any]) -> Any:
         return on_gpu(np.array(array))
@@ -68,7 +68,7 @@ class StrictModule:
             raise AttributeError(name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            refuse_strangers([*args, *kwargs.values()])
+            refuse_numpy_arrays([*args, *kwargs.values()])
             bare = [[np.asarray(part) for part in arg] if isinstance(arg, list) else _bare(arg) for arg in args]
             return on_gpu(getattr(np, name)(*bare, **kwargs))
 
@@ -80,7 +80,7 @@ def _bare(value: Any) -> Any:
 
 
 class StrictArrays(ArrayBackend):
-    """Arrays over the strict module; see engines.ppocr.gpu.arrays."""
+    """The array backend that uses `StrictModule`."""
 
     xp = StrictModule()
     name = "strict"

@@ -35,7 +35,7 @@ def rotate(keys: Keys, grace_s: float) -> str:
     return secret
 
 
-def away(*_: object) -> int:
+def fail(*_: object) -> int:
     raise KeysUnavailable(reason="The disk is full.")
 
 
@@ -60,7 +60,7 @@ def test_a_rotated_secret_is_valid_until_its_grace_ends(keys: Keys) -> None:
     new = rotate(keys, 60.0)
     for secret in (old, new):
         answer(keys.gate.enter(keys.gate.check(secret)), 1)
-    # What was used is the key's, whichever secret it was used with.
+    # Usage counts for the key, whichever of its secrets was sent.
     assert keys.usage().today == 2
     keys.now_s += 61
     assert isinstance(refusal(keys, old), KeyRefused)
@@ -75,7 +75,7 @@ def test_headers_count_the_requests_left_of_a_burst(keys: Keys, rate: int) -> No
     keys.add(requests_per_s=rate)
     left = []
     for _ in range(rate):
-        # Headers are made four times a second.
+        # The RateLimit header is updated four times a second.
         keys.monotonic_s += 0.25
         keys.gate.refresh()
         left.append(keys.enter().headers["RateLimit"].split(";")[1])
@@ -103,7 +103,7 @@ def test_the_log_says_when_all_requests_are_refused(
 ) -> None:
     secret = keys.add()
 
-    def said_in_two_turns() -> list[str]:
+    def logged_by_two_refreshes() -> list[str]:
         caplog.clear()
         for _ in range(2):
             keys.gate.refresh_or_log()
@@ -111,15 +111,15 @@ def test_the_log_says_when_all_requests_are_refused(
 
     caplog.set_level("INFO", "ocrsvc.access")
     with monkeypatch.context() as broken:
-        broken.setattr(keys.store, "version", away)
+        broken.setattr(keys.store, "version", fail)
         failing = "WARNING Cannot refresh the keys: The disk is full."
-        assert said_in_two_turns() == [f"{failing} Those in memory stay valid for 5 s after the last refresh."]
+        assert logged_by_two_refreshes() == [f"{failing} Those in memory stay valid for 5 s after the last refresh."]
         keys.gate.check(secret)
         keys.monotonic_s += 5.0
-        assert said_in_two_turns() == ["ERROR Refusing all requests: The disk is full."]
+        assert logged_by_two_refreshes() == ["ERROR Refusing all requests: The disk is full."]
         with pytest.raises(KeysUnavailable):
             keys.gate.check(secret)
-    assert said_in_two_turns() == ["INFO The API key store responds again."]
+    assert logged_by_two_refreshes() == ["INFO The API key store responds again."]
     keys.gate.check(secret)
 
 
@@ -129,20 +129,20 @@ def test_pages_are_settled_after_the_store_recovers(
 ) -> None:
     keys.add(**limits)
     with monkeypatch.context() as broken:
-        broken.setattr(keys.store, "settle", away)
+        broken.setattr(keys.store, "settle", fail)
         for _ in range(3):
             admission = keys.enter()
             answer(admission)
             admission.release()
             with pytest.raises(KeysUnavailable):
                 keys.gate.refresh()
-    # The key is not used again.
+    # The pages are settled without another request of the key.
     assert keys.usage() == Usage(today=3, this_month=3)
 
 
 def test_the_store_holds_no_secret(keys: Keys, tmp_path: Path) -> None:
     secret = keys.add()
     files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
-    # The secret part may have underscores of its own.
+    # The secret part may itself contain underscores.
     assert secret.split("_", 2)[2].encode() not in files
     assert digest_of(secret).hex().encode() in files

@@ -1,4 +1,4 @@
-"""The API adapters beside TrWebOCR's, where no recording (test_golden.py) covers them: options, refusals, limits."""
+"""API adapters other than TrWebOCR's: options, refusals and limits that no recording (test_golden.py) covers."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from ocrsvc.settings.settings import Settings
 PNG = png(64, 32)
 B64 = as_base64(PNG)
 SEEN = "64x32 auto True False None"
-# The boxes of web_support, worked out by hand for 64 x 32 pixels.
+# The boxes of `KnownEngine`'s lines, worked out by hand for an image of 64 x 32 pixels.
 FIRST, SECOND = [[16, 8], [48, 8], [48, 16], [16, 16]], [[32, 8], [40, 16], [32, 24], [24, 16]]
 LINES = [
     {"confidence": 0.98765, "text": TEXT, "text_region": FIRST},
@@ -33,8 +33,8 @@ def part(name: str, data: bytes = PNG, **fields: str) -> dict[str, Any]:
     return {"data": {name: (io.BytesIO(data), "a.png"), **fields}}
 
 
-def sending(row: dict[str, Any]) -> dict[str, Any]:
-    """How Flask's client sends a row of the file."""
+def arguments_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with which Flask's client sends a row of the data file."""
     if "raw" in row:
         return {"data": PNG, "content_type": row["raw"]}
     if "file" not in row:
@@ -45,20 +45,20 @@ def sending(row: dict[str, Any]) -> dict[str, Any]:
 ROWS = data_of("adapter_requests")
 
 
-def sending_again(row: dict[str, Any]) -> dict[str, Any]:
-    """The same, for several requests: a form is in bytes, because a stream is at its end after the first."""
-    sent = sending(row)
+def reusable_arguments_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that several requests can use: forms are bytes, because a stream can be read only once."""
+    sent = arguments_of(row)
     if "file" not in row:
         return sent
     request = EnvironBuilder(method="POST", data=sent["data"]).get_request()
     return {"data": request.get_data(), "content_type": request.content_type}
 
 
-SENT = {adapter: (path, sending_again(row)) for adapter, (path, row) in ROWS["sent"].items()}
-# Documents that nobody waits for, and nothing else.
+SENT = {adapter: (path, reusable_arguments_of(row)) for adapter, (path, row) in ROWS["sent"].items()}
+# Adapters that offer only jobs.
 JOBS_ONLY = {"azure_read"}
-# Has the path of the native API, whose shape it gets until its body is known.
-WITH_THE_NATIVE_PATH = {"mistral"}
+# Shares a path with the native API; until the body is parsed, errors have the native API's format.
+SHARES_THE_NATIVE_PATH = {"mistral"}
 
 
 def test_every_adapter_has_a_sample_request() -> None:
@@ -105,7 +105,7 @@ def test_too_large_body_returns_413_in_every_format(client: FlaskClient, adapter
     named = {name: value for name, value in sent.items() if name == "environ_overrides"}
     response = client.post(path, **TOO_LARGE, **named)
     is_problem = response.content_type == "application/problem+json"
-    assert (response.status_code, is_problem) == (413, adapter in WITH_THE_NATIVE_PATH)
+    assert (response.status_code, is_problem) == (413, adapter in SHARES_THE_NATIVE_PATH)
 
 
 @pytest.mark.parametrize("adapter", SENT)
@@ -118,14 +118,14 @@ def test_request_deadline_reaches_the_reader(adapter: str) -> None:
 
 @pytest.mark.parametrize(("path", "row", "seen"), ROWS["options"])
 def test_options_reach_the_engine(client: FlaskClient, path: str, row: dict[str, Any], seen: str) -> None:
-    response = client.post(path, **sending(row))
+    response = client.post(path, **arguments_of(row))
     assert response.status_code == 200
     assert seen in json.dumps(json_of(response), ensure_ascii=False)
 
 
 @pytest.mark.parametrize(("path", "row", "status", "named"), ROWS["refused"])
 def test_bad_options_are_refused(client: FlaskClient, path: str, row: dict[str, Any], status: int, named: str) -> None:
-    response = client.post(path, **sending(row))
+    response = client.post(path, **arguments_of(row))
     assert (response.status_code, named in response.text) == (status, True)
     assert SEEN not in response.text
 
@@ -191,7 +191,7 @@ def test_paddlehub_serves_each_module_and_non_images(client: FlaskClient, module
 def test_paddlehub_errors_are_200s(
     client: FlaskClient, module: str, row: dict[str, Any], status: str, said: str
 ) -> None:
-    response = client.post(f"/predict/{module}", **sending(row))
+    response = client.post(f"/predict/{module}", **arguments_of(row))
     answer = json_of(response)
     assert (response.status_code, answer["status"], answer["results"]) == (200, status, "")
     assert said in answer["msg"]
@@ -282,7 +282,7 @@ def test_adapter_has_priority_on_its_default_port(name: str, key: str) -> None:
 
 @pytest.mark.parametrize(("row", "shape"), ROWS["shared_path"])
 def test_shared_path_is_routed_by_type_then_field_names(client: FlaskClient, row: dict[str, Any], shape: str) -> None:
-    response = client.post("/ocr", **sending(row))
+    response = client.post("/ocr", **arguments_of(row))
     assert 400 <= response.status_code < 500
     assert shape in json_of(response)
 
@@ -293,10 +293,10 @@ def test_shared_path_is_routed_by_type_then_field_names(client: FlaskClient, row
         {"base64": B64, "options": {"data.format": "<script src=//evil.example/x.js></script>"}},
         {"base64": "<img src=x onerror=alert(1)>"},
     ],
-    ids=["an option", "a picture that is none"],
+    ids=["markup in an option", "markup as an image"],
 )
 def test_umi_escapes_markup_in_client_text(client: FlaskClient, sent: dict[str, Any]) -> None:
-    # As a form on another site can send it without asking first: as text.
+    # A form on another site can send text/plain without a CORS preflight.
     answer = client.post("/api/ocr", data=json.dumps(sent), content_type="text/plain")
     assert answer.content_type == "text/html; charset=UTF-8"
     assert not {b"<"[0], b">"[0], b"&"[0]} & set(answer.get_data())

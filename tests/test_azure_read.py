@@ -1,4 +1,4 @@
-"""Azure Document Intelligence: documents are taken in, read as jobs, and told with places, searchable PDFs included."""
+"""Azure Document Intelligence: documents are read as jobs; results have positions, and can be searchable PDFs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,11 +25,11 @@ VERSION = "api-version=2024-11-30"
 NOWHERE = "00000000-0000-0000-0000-000000000000"
 WAIT_S = 30.0
 FIRST = [16.0, 8.0, 48.0, 8.0, 48.0, 16.0, 16.0, 16.0]
-"""The first line of the known page of 64 x 32 pixels."""
+"""The polygon of `KnownEngine`'s first line on a page of 64 x 32 pixels."""
 
 
-class Place(JobsApp):
-    """How the adapter is asked."""
+class AzureApp(JobsApp):
+    """The application with Azure's requests."""
 
     def analyze(self, data: bytes = PAGE, query: str = "", model: str = READ) -> Any:
         kind = "application/octet-stream"
@@ -42,27 +42,27 @@ class Place(JobsApp):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with Place.running(tmp_path_factory.mktemp("jobs")) as found:
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureApp]:
+    with AzureApp.running(tmp_path_factory.mktemp("jobs")) as found:
         yield found
 
 
-def test_document_is_a_job_with_a_result(place: Place) -> None:
-    taken = place.analyze()
+def test_document_is_a_job_with_a_result(azure: AzureApp) -> None:
+    taken = azure.analyze()
     assert (taken.status_code, taken.headers["Retry-After"], taken.data) == (202, "1", b"")
     where = taken.headers["Operation-Location"]
     assert where.startswith(f"http://localhost{READ}/analyzeResults/")
     assert where.endswith(f"?{VERSION}")
-    waiting = place.client.get(where)
+    waiting = azure.client.get(where)
     assert (json_of(waiting)["status"], waiting.headers["Retry-After"]) == ("notStarted", "1")
     assert waiting.headers["apim-request-id"] == waiting.headers["X-Request-Id"]
-    assert place.client.get(where.replace("?", "/pdf?")).status_code == 404
-    assert place.client.delete(where).status_code == 204
-    assert [place.client.get(where).status_code, place.client.delete(where).status_code] == [404, 404]
+    assert azure.client.get(where.replace("?", "/pdf?")).status_code == 404
+    assert azure.client.delete(where).status_code == 204
+    assert [azure.client.get(where).status_code, azure.client.delete(where).status_code] == [404, 404]
 
 
-def test_lines_and_words_have_polygons_and_spans(place: Place) -> None:
-    _, answer = place.read()
+def test_lines_and_words_have_polygons_and_spans(azure: AzureApp) -> None:
+    _, answer = azure.read()
     result = answer["analyzeResult"]
     assert (result["apiVersion"], result["modelId"]) == ("2024-11-30", "prebuilt-read")
     assert (result["stringIndexType"], result["contentFormat"], result["styles"]) == ("textElements", "text", [])
@@ -72,7 +72,7 @@ def test_lines_and_words_have_polygons_and_spans(place: Place) -> None:
     assert content.startswith(f"{TEXT}\n64x32 ")
     assert page["spans"] == [{"offset": 0, "length": len(content)}]
     assert page["lines"][0] == {"content": TEXT, "polygon": FIRST, "spans": [{"offset": 0, "length": len(TEXT)}]}
-    # The word of the known page is not in its line, and has the place where it was looked for.
+    # `KnownEngine`'s word does not occur in its line's text; its span is not checked.
     assert page["words"][0]["confidence"] == round(CONFIDENCE, 3)
     pieces = [content[span["offset"] :][: span["length"]] for line in page["lines"] for span in line["spans"][:1]]
     assert pieces == [line["content"] for line in page["lines"]]
@@ -81,8 +81,8 @@ def test_lines_and_words_have_polygons_and_spans(place: Place) -> None:
     assert "role" not in result["paragraphs"][0]
 
 
-def test_pages_of_a_pdf_are_measured_in_inches_and_failed_ones_are_warnings(place: Place) -> None:
-    where, answer = place.read(SCAN, "output=pdf&pages=1-2")
+def test_pages_of_a_pdf_are_measured_in_inches_and_failed_ones_are_warnings(azure: AzureApp) -> None:
+    where, answer = azure.read(SCAN, "output=pdf&pages=1-2")
     result = answer["analyzeResult"]
     (page,) = result["pages"]
     with pypdfium2.PdfDocument(SCAN) as document:
@@ -90,21 +90,21 @@ def test_pages_of_a_pdf_are_measured_in_inches_and_failed_ones_are_warnings(plac
     assert (page["unit"], page["width"], page["height"]) == ("inch", width / 72, height / 72)
     (warning,) = result["warnings"]
     assert (warning["code"], warning["target"]) == ("engine_failed", "page 2")
-    made = place.client.get(where.replace("?", "/pdf?"))
+    made = azure.client.get(where.replace("?", "/pdf?"))
     assert made.content_type == "application/pdf"
     with pypdfium2.PdfDocument(made.data) as document:
         assert len(document) == 3
         assert TEXT in document[0].get_textpage().get_text_bounded()
 
 
-def test_document_without_readable_pages_fails(place: Place) -> None:
-    _, answer = place.read(png(shade=0))
+def test_document_without_readable_pages_fails(azure: AzureApp) -> None:
+    _, answer = azure.read(png(shade=0))
     assert (answer["status"], answer["error"]["code"]) == ("failed", "EngineFailed")
     assert "analyzeResult" not in answer
 
 
-def test_layouts_have_tables_regions_and_markdown(place: Place) -> None:
-    _, answer = place.read(PAGE, "outputContentFormat=markdown", LAYOUT)
+def test_layouts_have_tables_regions_and_markdown(azure: AzureApp) -> None:
+    _, answer = azure.read(PAGE, "outputContentFormat=markdown", LAYOUT)
     result = answer["analyzeResult"]
     assert (result["contentFormat"], result["modelId"]) == ("markdown", "prebuilt-layout")
     (table,) = result["tables"]
@@ -113,29 +113,29 @@ def test_layouts_have_tables_regions_and_markdown(place: Place) -> None:
     assert result["content"].startswith("#")
 
 
-def test_base64_and_older_paths_are_supported(place: Place) -> None:
+def test_base64_and_older_paths_are_supported(azure: AzureApp) -> None:
     old = "/formrecognizer/documentModels/prebuilt-read"
     sent = {"base64Source": as_base64(PAGE)}
-    taken = place.client.post(f"{old}:analyze?api-version=2023-07-31", json=sent)
+    taken = azure.client.post(f"{old}:analyze?api-version=2023-07-31", json=sent)
     where = taken.headers["Operation-Location"]
     assert where.startswith(f"http://localhost{old}/analyzeResults/")
-    assert json_of(place.client.get(where))["status"] == "notStarted"
-    assert place.client.get(where.replace("read", "layout")).status_code == 404
-    place.client.delete(where)
+    assert json_of(azure.client.get(where))["status"] == "notStarted"
+    assert azure.client.get(where.replace("read", "layout")).status_code == 404
+    azure.client.delete(where)
 
 
 @pytest.mark.parametrize(("path", "sent", "status", "codes"), data_of("azure_errors")["errors"])
-def test_errors_are_azures(place: Place, path: str, sent: dict[str, Any], status: int, codes: list[str]) -> None:
+def test_errors_use_azure_form(azure: AzureApp, path: str, sent: dict[str, Any], status: int, codes: list[str]) -> None:
     given = {**sent, "data": PAGE} if sent.get("data") == "$PAGE" else sent
-    response = place.client.post(f"/documentintelligence/documentModels/{path}", **given)
+    response = azure.client.post(f"/documentintelligence/documentModels/{path}", **given)
     error = json_of(response)["error"]
     assert (response.status_code, [error["code"], error["innererror"]["code"]]) == (status, codes)
     assert response.headers["x-ms-error-code"] == codes[0]
 
 
 @pytest.mark.parametrize("path", ["", "/pdf"])
-def test_unknown_result_id_is_404(place: Place, path: str) -> None:
-    response = place.client.get(f"{READ}/analyzeResults/{NOWHERE}{path}")
+def test_unknown_result_id_is_404(azure: AzureApp, path: str) -> None:
+    response = azure.client.get(f"{READ}/analyzeResults/{NOWHERE}{path}")
     assert (response.status_code, json_of(response)["error"]["code"]) == (404, "NotFound")
 
 

@@ -1,4 +1,4 @@
-"""Bar codes: found on pages with boxes in the image, masked, read in a child process, and for Umi-OCR."""
+"""Barcodes: found and located on pages, masked, read in a child process, and drawn and read for Umi-OCR."""
 
 import base64
 from collections.abc import Iterator
@@ -39,14 +39,14 @@ def png_with(*codes: tuple[str, str]) -> bytes:
 
 @pytest.fixture(scope="module", params=["thread", "process"])
 def reader(request: pytest.FixtureRequest) -> Iterator[Reader]:
-    """A reader with the engine fake, in this process and in a child."""
+    """A reader with the fake engine, in this process or in a child process."""
     with running_reader(Settings(engine="fake", isolation=request.param), opener=None, threads=1) as reader:
         yield reader
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[FlaskClient]:
-    """A client of an application that has all of Umi-OCR's addresses."""
+    """A test client of an application that serves all of Umi-OCR's routes."""
     settings = Settings(engine="fake", usual_ports=("umi_ocr",))
     with running_reader(settings, opener=None, threads=1) as reader:
         yield create_app(settings, reader).test_client()
@@ -100,7 +100,7 @@ def test_boxes_of_barcodes_are_in_the_whole_image(reader: Reader) -> None:
     options = ReadOptions(barcodes="only", region=(20, 30, 300, 300), rotate="90")
     part = reader.read(image, options, SOON_S).page.barcodes[0].box
     assert np.mean(part, axis=0) == pytest.approx(np.mean(whole, axis=0), abs=2.0)
-    # The quiet zone is four modules wide.
+    # The quiet zone is four modules of 4 px wide.
     assert whole[0] == pytest.approx((CORNER[0] + 16, CORNER[1] + 16), abs=4.0)
 
 

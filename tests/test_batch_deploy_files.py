@@ -21,12 +21,12 @@ RAY = ROOT / "deploy" / "ray" / "rayjob.yaml"
 _SOON_S = 30.0
 _MORE_TO_READ = 75
 
-# backoffLimitPerIndex is on since 1.29; the other is the newest that kubernetes-validate knows.
+# 1.29 is the first version that enables backoffLimitPerIndex; 1.37 is the newest that kubernetes-validate knows.
 KUBERNETES = ("1.29", "1.37")
 
 
 def arguments(words: list[str]) -> SimpleNamespace:
-    """What `ocrsvc batch` makes of its arguments; ends the test where it refuses them."""
+    """The options that `ocrsvc batch` parses from these arguments; raises if they are invalid."""
     return SimpleNamespace(**batch.make_context("ocrsvc batch", words).params)
 
 
@@ -65,7 +65,7 @@ def test_a_job_stops_on_permanent_errors_and_survives_disruptions(job: dict[str,
     hopeless = {2} | {error.exit_code for error in (BadOption, RunChanged, SettingsError, SourceGone)}
     assert (set(rules["FailJob"]), rules["Ignore"]) == (hopeless, [_MORE_TO_READ])
     assert disrupted["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
-    # A restart by the kubelet would hide the exit code from the rules.
+    # A restart by the kubelet would hide the exit code from podFailurePolicy.
     assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
 
 
@@ -90,7 +90,7 @@ def test_ray_workers_have_room_for_the_actors() -> None:
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> dict[str, str]:
-    """The environment of a task, with programs that note what they are asked; `ocrsvc` ends as CODE says."""
+    """The environment of a task; its `ocrsvc` and `scontrol` log their arguments, and `ocrsvc` exits with CODE."""
     programs = {
         "ocrsvc": 'trap "echo TERM >> $NOTES; exit 75" TERM; echo "ocrsvc $*" >> "$NOTES"\n'
         'while [ "$CODE" = wait ]; do sleep 0.05; done; exit "$CODE"',
@@ -117,7 +117,7 @@ READ_3_OF_9 = "ocrsvc batch scans --out read --shard 3/9 --take-over"
         *(({"CODE": code}, int(code), [READ_3_OF_9.replace("9", "8")]) for code in ("0", "1", "65")),
         ({"CODE": "75", "SHARDS": "9"}, 0, [READ_3_OF_9, "scontrol requeue 40_3"]),
         ({"CODE": "75", "SHARDS": "9", "SLURM_RESTART_COUNT": "20"}, 75, [READ_3_OF_9]),
-        # A task without a shard is refused.
+        # Task 3 has no shard if there are only three.
         ({"CODE": "0", "SHARDS": "3"}, 2, []),
     ],
 )

@@ -33,14 +33,14 @@ boto3 = pytest.importorskip("boto3", reason="boto3 is not installed; it comes wi
 
 @pytest.fixture(scope="module", autouse=True)
 def server() -> Iterator[int]:
-    """The port of an S3 server."""
+    """Run an S3 server; the value is its port."""
     with s3_server() as port, fsspec_threads():
         yield port
 
 
 @pytest.fixture(autouse=True)
 def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
-    """The S3 endpoint of commands; it counts requests and injects faults."""
+    """The S3 endpoint that commands use; it counts requests and injects faults."""
     proxy = FaultyS3(server)
     for name, value in (*environment(proxy.url).items(), ("OCRSVC_ENGINE", "fake"), ("OCRSVC_ISOLATION", "thread")):
         monkeypatch.setenv(name, value)
@@ -52,12 +52,12 @@ def proxy(server: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
 
 @pytest.fixture
 def store(proxy: FaultyS3, request: pytest.FixtureRequest) -> ObjectDestination:
-    """A store of this test's own below the bucket."""
+    """A destination in the bucket, under the name of the test."""
     return open_s3(proxy, f"{BUCKET}/{request.node.name}")
 
 
 def open_s3(proxy: FaultyS3, root: str, retry_s: float = 300.0, timeout_s: float = 0.5) -> ObjectDestination:
-    """A store with this time limit for a request."""
+    """A destination whose requests time out after `timeout_s` and are retried for `retry_s`."""
     import s3fs
 
     values = environment(proxy.url)
@@ -75,7 +75,7 @@ def open_s3(proxy: FaultyS3, root: str, retry_s: float = 300.0, timeout_s: float
 
 @pytest.fixture(params=["local", "s3", "memory"])
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Destination:
-    """A store of each kind, which all keep one contract."""
+    """A destination of each kind; all must behave alike."""
     if request.param == "s3":
         found: Destination = request.getfixturevalue("store")
         return found
@@ -104,7 +104,7 @@ def test_files_are_written_atomically(any_store: Destination) -> None:
 
 def test_one_of_several_writers_creates_a_file(any_store: Destination) -> None:
     won: list[str] = []
-    # moto checks and writes in two steps, so its clients take turns.
+    # moto's conditional write is not atomic, so its clients take turns.
     barrier = threading.Barrier(1 if isinstance(any_store, ObjectDestination) else 4)
 
     def create(name: str) -> None:
@@ -127,7 +127,7 @@ def test_a_failed_request_is_retried(store: ObjectDestination, proxy: FaultyS3, 
     proxy.plan = Plan(silent_s=0.8, slow_s=0.1, next_faults=[fault])
     assert store.create("once", b"content")
     assert not store.create("once", b"other")
-    assert "*" in proxy.conditions, "the header If-None-Match"
+    assert "*" in proxy.conditions, "If-None-Match: * was not sent"
     proxy.plan.next_faults = [fault]
     assert store.read("once") == b"content"
     assert proxy.faults[fault] == 2
@@ -149,7 +149,7 @@ def test_every_page_is_written_once_despite_faults_and_kills() -> None:
     assert sum(result["faults"].values()) >= 3
     assert result["once"] == result["lines"] == 150
     assert result["in_order"]
-    # Objects are few, as each has its price.
+    # Requests cost money: there are fewer than pages.
     assert sum(result["requests"].values()) < 150
 
 
@@ -164,9 +164,9 @@ def test_error_messages_contain_no_secret(store: ObjectDestination, proxy: Fault
 # Retries, without a server
 
 
-@pytest.mark.parametrize(("is_heard", "min_s", "max_s"), [(True, 290, 350), (False, 0, 61)])
+@pytest.mark.parametrize(("has_responded", "min_s", "max_s"), [(True, 290, 350), (False, 0, 61)])
 def test_requests_are_retried_for_minutes_once_the_store_has_responded(
-    is_heard: bool, min_s: float, max_s: float
+    has_responded: bool, min_s: float, max_s: float
 ) -> None:
     clock, system = Clock(0.0), Mock(_strip_protocol=str, **{"cat_file.return_value": b""})
 
@@ -178,7 +178,7 @@ def test_requests_are_retried_for_minutes_once_the_store_has_responded(
         raise ConnectionResetError
 
     objects = Objects("s3", system, clock=clock, sleep=sleep)
-    if is_heard:
+    if has_responded:
         objects.read("s3://x")
     system.cat_file.side_effect = fail
     with pytest.raises(TimeoutError, match="GET s3://x"):
@@ -201,14 +201,14 @@ PAGES = [png(40 + number, 30, shade=number) for number in range(6)]
 
 @pytest.fixture
 def client(server: int) -> Iterator[Any]:
-    """Writes objects."""
+    """An S3 client that bypasses the proxy."""
     client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{server}", region_name="us-east-1", **KEYS)
     yield client
     client.close()
 
 
 def put(client: Any, **objects: bytes) -> None:
-    """Write objects whose names have __ for a slash."""
+    """Write objects; in the names, `__` means a slash and `_png` the suffix .png."""
     for name, data in objects.items():
         client.put_object(Bucket=BUCKET, Key=name.replace("__", "/").replace("_png", ".png"), Body=data)
 
@@ -268,7 +268,7 @@ def test_files_are_read_over_http_and_missing_ranges_are_reported(
 ) -> None:
     class Handler(QuietHandler, http.server.SimpleHTTPRequestHandler):
         def send_head(self) -> Any:
-            """Break the connections of the first requests."""
+            """Cut the connections of the first four requests."""
             if len(broken) == 4:
                 return super().send_head()
             broken.append(self.command)

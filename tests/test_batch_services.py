@@ -1,4 +1,4 @@
-"""`ocrsvc batch --on URL[,URL…]`: the same output as without services, whatever happens to them."""
+"""`ocrsvc batch --on URL[,URL…]`: the output equals that of a local run, even if services fail."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ from ocrsvc.client.balancer import Rules
 from ocrsvc.client.response import Response
 from ocrsvc.errors import OcrsvcError, ServerError
 
-# anyio's: a connection that is given up, as the client is closed, before anybody has tried it.
+# anyio never awaits this coroutine if the client closes before the connection is tried.
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'connect_tcp:RuntimeWarning")
 
 ENGINE = {"name": "fake", "model": "none", "version": "1"}
@@ -34,15 +34,15 @@ NEITHER = {"neither.png": "unsupported_image"}
 
 
 @pytest.fixture(scope="module")
-def two() -> Iterator[str]:
-    """The addresses of two services."""
+def two_services() -> Iterator[str]:
+    """The URLs of two_services services, separated by a comma."""
     with ExitStack() as stack:
         yield ",".join(stack.enter_context(run_server({"OCRSVC_WORKERS": "1"})).url for _ in range(2))
 
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
-    """A folder with thirty images, and a file that is none."""
+    """A folder with thirty images and one other file, neither.png."""
     draw_images(folder := tmp_path / "pages", 30)
     (folder / "neither.png").write_text("no image")
     return folder
@@ -50,14 +50,14 @@ def images(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pages(images: Path) -> Path:
-    """The same with a document of 20 pages."""
+    """The folder `images` with a document of 20 pages added."""
     (images / "document.tiff").write_bytes(tiff([30 + number for number in range(20)]))
     return images
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fake engine; services that fail are left alone for a tenth of the time."""
+    """Use the fake engine; eject failing services for a tenth of the usual time."""
     use_fake_engine(monkeypatch)
     monkeypatch.setattr("ocrsvc.client.balancer.Rules", partial(Rules, first_ejection_s=0.1))
     monkeypatch.setattr("ocrsvc.client.attempts._MAX_PAUSE_S", 0.1)
@@ -73,15 +73,15 @@ def output(source: Path, out: str = "out") -> bytes:
 
 
 def failures(source: Path) -> dict[str, str]:
-    """The codes of the pages that failed, by the names of their files."""
+    """The error codes of failed pages, by file name."""
     records = map(json.loads, output(source).splitlines())
     return {Path(record["source"]).name: record["error"]["code"] for record in records if record["error"]}
 
 
 @pytest.mark.parametrize("options", [[], ["--characters", "--tables"], ["--region", "2,2,16,10"]])
-def test_services_give_the_same_output_as_this_process(pages: Path, two: str, options: list[str]) -> None:
+def test_services_give_the_same_output_as_a_local_run(pages: Path, two_services: str, options: list[str]) -> None:
     (pages / "none.png").write_bytes(b"")
-    assert batch(pages, "local", *options, out="local") == batch(pages, two, *options) == 1
+    assert batch(pages, "local", *options, out="local") == batch(pages, two_services, *options) == 1
     assert output(pages) == output(pages, "local")
     assert failures(pages) == NEITHER | {"none.png": "broken_image"}
 
@@ -96,7 +96,7 @@ def test_a_document_is_sent_once_for_a_group_of_its_pages(tmp_path: Path) -> Non
 
     with answering(reply) as url:
         assert batch(file, url) == 0
-    # Of 16, 16 and 8 pages, and of the blank page.
+    # Three groups of 16, 16 and 8 pages are sent as the document; the fourth body is the blank page.
     assert sum(body == file.read_bytes() for body in bodies) == len(bodies) - 1 == 3
     assert len(output(file).splitlines()) == 40
 
@@ -109,7 +109,7 @@ def test_pages_of_a_silent_service_are_read_by_another_after_their_time_limit(
     done, asked = threading.Event(), itertools.count()
 
     def silent_later(_: bytes) -> bytes | None:
-        # The lock is held: those that come later wait for it as long.
+        # `replying` answers one request at a time, so later requests wait as well.
         return answer_of_pages([1]) if next(asked) < 5 or done.wait(60) else None
 
     with answering(silent_later) as silent, answering(lambda _: answer_of_pages([1])) as good:
@@ -121,7 +121,7 @@ def test_pages_of_a_silent_service_are_read_by_another_after_their_time_limit(
 
 
 def test_a_run_stops_when_all_services_are_gone_and_resumes_later(
-    pages: Path, two: str, capsys: pytest.CaptureFixture[str]
+    pages: Path, two_services: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left = iter(range(10))
     with answering(lambda _: answer_of_pages([1]) if next(left, None) is not None else None) as url:
@@ -130,8 +130,8 @@ def test_a_run_stops_when_all_services_are_gone_and_resumes_later(
     assert "No service has answered for" in said
     assert "Give the same command again" in said
     assert failures(pages) == {}
-    # The service that resumes names the same engine as the first.
-    assert batch(pages, two) == 1
+    # The services that resume the run report the same engine as the first one.
+    assert batch(pages, two_services) == 1
     assert len(output(pages).splitlines()) == 51
     assert failures(pages) == NEITHER
 
@@ -181,7 +181,7 @@ def test_a_small_service_is_not_idled_by_refusals(pages: Path) -> None:
     env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1", "OCRSVC_QUEUE_SIZE": "2"}
     with run_server(env | {"OCRSVC_FAKE_LATENCY_S": "0.02"}) as server:
         assert batch(pages, server.url) == 1
-        # Some at the beginning, and few later: each idles the service for a second.
+        # Some refusals at the beginning and few later: each makes the client pause for a second.
         assert 0 < server.metric("ocrsvc_refused_total") <= 24
     assert len(output(pages).splitlines()) == 51
 
@@ -211,7 +211,7 @@ def answer_of_pages(numbers: list[int], engine: dict[str, str] = ENGINE) -> byte
 
 @contextmanager
 def answering(reply: Callable[[bytes], bytes | None]) -> Iterator[str]:
-    """A service that answers a body so, or breaks the connection for None; its address."""
+    """Run a service that answers with `reply(body)`, or cuts the connection if that is None; yields its URL."""
 
     def answer(headers: Message, body: bytes) -> Reply | None:
         assert headers["X-Priority"] == "batch"

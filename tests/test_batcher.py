@@ -17,7 +17,7 @@ LATE = Limits(max_cost=100, max_items=8, max_wait_s=FAR_S)
 
 
 class Model:
-    """Answers in capitals, notes its runs, fails on "bad", and can be held."""
+    """A model that returns upper-case texts, records its runs, fails on "bad", and waits for `gate`."""
 
     def __init__(self, gate: threading.Event | None = None) -> None:
         self.gate = gate

@@ -1,4 +1,4 @@
-"""Benchmarks: accuracy.py over a corpus and a scorer of this test's own, and the percentiles of peers.py."""
+"""Benchmarks: accuracy.py with a small corpus and scorer made here, and the percentiles of peers.py."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, run_program
 
-# A scorer with the functions of the corpus's own, over words between blanks.
+# A scorer with the functions of the corpus's score.py; it splits words at spaces.
 SCORER = """
 from collections import Counter
 
@@ -30,7 +30,7 @@ PAGES = {f"img/page{number}.png": f"page {number} says" for number in range(12)}
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """A folder with twelve pages of two kinds, and a reading of them."""
+    """A folder with a corpus of twelve pages of two kinds, and a file with the text read on each."""
     (tmp_path / "corpus").mkdir()
     (tmp_path / "score.py").write_text(SCORER, "utf-8")
     kinds = ["photo", *["document"] * 11]
@@ -45,7 +45,7 @@ def test_pages_count_in_the_half_of_their_name_hash_and_thresholds_apply(shared:
     out = shared / "out.json"
     done = run_program("benchmarks/accuracy.py", "--shared", shared, "--out", out, "--score", shared / "read.jsonl")
     kinds = json.loads(out.read_text("utf-8"))["kinds"]
-    # The half is that of the name's hash, as the documents say.
+    # The docs say that the hash of a file's name selects its half.
     hashes = [hashlib.sha256(file.rpartition("/")[2].encode()).digest() for file in PAGES]
     wanted = [("tuning", "reporting")[found[0] & 1] for found in hashes]
     assert kinds["all"]["ALL"]["pages"] == 12

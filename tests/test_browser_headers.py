@@ -1,4 +1,4 @@
-"""Host names, foreign web pages, and the header that keeps browsers from guessing types, on every answer."""
+"""Host names, pages of other sites, and X-Content-Type-Options: nosniff on every response."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_a_service_on_loopback_refuses_other_host_names(server: Server) -> None:
         assert (answer.status_code, "OCRSVC_HOSTS" in answer.text) == (403, True), path
 
 
-def asked(client: FlaskClient, path: str, method: str = "POST", origin: str = PAGE) -> dict[str, str]:
+def response_headers(client: FlaskClient, path: str, method: str = "POST", origin: str = PAGE) -> dict[str, str]:
     headers = {"Origin": origin, "Access-Control-Request-Headers": "Content-Type"}
     return dict(client.open(path, method=method, headers=headers).headers)
 
@@ -41,7 +41,7 @@ def test_other_sites_read_responses_only_where_cors_allows_it(path: str) -> None
     for cors, expected in (((), None), ((PAGE,), PAGE), (("*",), "*"), (("https://other.example",), None)):
         with running_app(Settings(cors=cors)) as app:
             for method in ("POST", "OPTIONS"):
-                headers = asked(app.test_client(), path, method)
+                headers = response_headers(app.test_client(), path, method)
                 assert headers.get(name) == expected
                 is_allowed = headers.get("Access-Control-Allow-Headers") == "Content-Type"
                 assert is_allowed is bool(expected and method != "POST")

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from client_rows import CLIENTS, PIPELINE_RPC_PORT, Client, Place
+from client_rows import CLIENTS, PIPELINE_RPC_PORT, Client, Target
 from fetch_clients import Cost, NotAtHandError, at_hand
 from image_support import png
 from PIL import Image
@@ -38,7 +38,7 @@ def recorder() -> Recorder:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Iterator[Place]:
+def target(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("client")
     for name in PAGES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,8 +55,8 @@ def place(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Itera
         other = _started(stack, {"OCRSVC_TRWEBOCR_BOXES": "poly"})
         http, grpc = _serve(stack, frozenset() if RECORDS else free)
         other.wait_for("READY in")
-        place = Place(http, other.url.removeprefix("http://"), grpc, folder, free)
-        yield _watched(place, recorder, stack) if RECORDS else place
+        target = Target(http, other.url.removeprefix("http://"), grpc, folder, free)
+        yield _watched(target, recorder, stack) if RECORDS else target
 
 
 def _serve(stack: ExitStack, ports: frozenset[int]) -> tuple[str, str]:
@@ -93,7 +93,7 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _watched(place: Place, recorder: Recorder, stack: ExitStack) -> Place:
+def _watched(target: Target, recorder: Recorder, stack: ExitStack) -> Target:
     """The same addresses behind the recorder, which also listens on the hard-wired ports."""
 
     def watch(server: str, port: int = 0) -> str:
@@ -101,14 +101,14 @@ def _watched(place: Place, recorder: Recorder, stack: ExitStack) -> Place:
         stack.enter_context(recorder.listening(listener, server))
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
-    for port in place.ports:
-        watch(place.grpc if port == PIPELINE_RPC_PORT else place.http, port)
-    return dataclasses.replace(place, http=watch(place.http), poly=watch(place.poly), grpc=watch(place.grpc))
+    for port in target.ports:
+        watch(target.grpc if port == PIPELINE_RPC_PORT else target.http, port)
+    return dataclasses.replace(target, http=watch(target.http), poly=watch(target.poly), grpc=watch(target.grpc))
 
 
 @pytest.mark.parametrize("client", [client for client in CLIENTS if client.repeats], ids=operator.attrgetter("key"))
-def test_recorded_client_requests_are_served_and_contain_no_local_paths(client: Client, place: Place) -> None:
-    _replay(client, place)
+def test_recorded_client_requests_are_served_and_contain_no_local_paths(client: Client, target: Target) -> None:
+    _replay(client, target)
     sent = _recording(client).read_bytes()
     assert len(sent) < 10_000
     assert not re.search(rb"/(tmp|root|home|Users|var)/|(?<![\d.])(?!127\.)\d{1,3}(\.\d{1,3}){3}(?![\d.])", sent)
@@ -116,27 +116,27 @@ def test_recorded_client_requests_are_served_and_contain_no_local_paths(client: 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=operator.attrgetter("key"))
 def test_real_client_or_its_recording_is_served(
-    client: Client, place: Place, recorder: Recorder, record_property: Callable[[str, object], None]
+    client: Client, target: Target, recorder: Recorder, record_property: Callable[[str, object], None]
 ) -> None:
     for name, value in (("format", client.adapter), ("client", client.name), ("version", client.source.version)):
         record_property(name, value)
     try:
-        at = _fetched(client, place)
+        at = _fetched(client, target)
     except NotAtHandError as lack:
         record_property("lack", str(lack))
-        _replay_or_skip(client, place, str(lack))
+        _replay_or_skip(client, target, str(lack))
         record_property("result", "recorded")
         return
     recorder.begin()
-    printed = client.run(place, at)
+    printed = client.run(target, at)
     assert [text for text in client.said if text not in printed] == [], printed
     record_property("result", "passed")
     if RECORDS and client.repeats:
         recorder.save(client.key, png())
 
 
-def _fetched(client: Client, place: Place) -> Path:
-    if client.port is not None and client.port not in place.ports:
+def _fetched(client: Client, target: Target) -> Path:
+    if client.port is not None and client.port not in target.ports:
         raise NotAtHandError(f"port {client.port}, the only one it can use, is taken")
     most = Cost.MINUTES if RUNS_ALL else Cost.SECONDS
     for source in client.sources:
@@ -146,17 +146,17 @@ def _fetched(client: Client, place: Place) -> Path:
     return client.sources[0].place()
 
 
-def _replay_or_skip(client: Client, place: Place, lack: str) -> None:
+def _replay_or_skip(client: Client, target: Target, lack: str) -> None:
     """Send the recorded requests; skips the test with the reason if there are none."""
     if not client.repeats:
         pytest.skip(f"{lack}; its requests depend on the answers, so there is no recording")
-    _replay(client, place)
+    _replay(client, target)
 
 
-def _replay(client: Client, place: Place) -> None:
+def _replay(client: Client, target: Target) -> None:
     """Send the recorded requests; the answers must contain what the client needs."""
-    http = place.poly if client.key.startswith("chineseocr_lite") else place.http
-    answers = replay(_recording(client), http, place.grpc)
+    http = target.poly if client.key.startswith("chineseocr_lite") else target.http
+    answers = replay(_recording(client), http, target.grpc)
     everything = b"".join(answer.body for answer in answers)
     assert [text for text in client.answered if text.encode() not in everything] == [], everything
     assert sum(not answer.fine for answer in answers) == client.refused, answers

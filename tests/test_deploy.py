@@ -1,4 +1,4 @@
-"""The proxies in deploy/ hide a worker's death from clients: the real nginx and HAProxy with the files as shipped."""
+"""The proxies in deploy/ hide a worker's death from clients: the real nginx and HAProxy as configured there."""
 
 import os
 import re
@@ -37,7 +37,7 @@ def test_no_request_fails_behind_a_proxy_while_workers_are_replaced(name: str, t
 
 
 @pytest.mark.parametrize("name", PROXIES)
-@pytest.mark.parametrize("is_shipped", [True, False], ids=["as shipped", "without refusals"])
+@pytest.mark.parametrize("is_shipped", [True, False], ids=["as shipped", "without blocked paths"])
 def test_operator_routes_are_hidden_behind_a_proxy(name: str, is_shipped: bool, tmp_path: Path, free_port: int) -> None:
     def configured(folder: Path, port: int, services: Sequence[str]) -> list[str]:
         command = PROXIES[name](folder, port, services)

@@ -1,4 +1,4 @@
-"""Which thread runs the detector, and how many large passes at once, with sessions that report when they run."""
+"""Which thread runs the detector, and how many large passes run at once; the sessions report when they run."""
 
 import threading
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from ocrsvc.results import Pixels
 
 LIMIT_S = 60.0
 SMALL = np.zeros((32, 32), np.uint8)
-# Its memory is not kept for the next run.
+# So large that its memory is not kept for the next run.
 LARGE = np.zeros((32, ARENA_VALUES // 96 + 32), np.uint8)
 
 
@@ -32,8 +32,8 @@ def watched(shared_threads: SharedThreads) -> tuple[WatchedSession, WatchedSessi
     return narrow, wide, Detector(cast(Session, narrow), cast(Session, wide), shared_threads)
 
 
-def read(detector: Detector, shared_threads: SharedThreads, pixels: Pixels) -> threading.Thread:
-    """A page under way on a thread of its own."""
+def start_reading(detector: Detector, shared_threads: SharedThreads, pixels: Pixels) -> threading.Thread:
+    """Start reading a page in another thread; returns the thread."""
 
     def run_pass() -> None:
         with shared_threads.page():
@@ -46,11 +46,11 @@ def read(detector: Detector, shared_threads: SharedThreads, pixels: Pixels) -> t
 
 def test_large_passes_take_turns_and_small_passes_run_beside_them(shared_threads: SharedThreads) -> None:
     narrow, wide, detector = watched(shared_threads)
-    pages = [read(detector, shared_threads, LARGE)]
+    pages = [start_reading(detector, shared_threads, LARGE)]
     assert wide.entered.acquire(timeout=LIMIT_S)
-    pages.append(read(detector, shared_threads, SMALL))
+    pages.append(start_reading(detector, shared_threads, SMALL))
     assert narrow.entered.acquire(timeout=LIMIT_S)
-    pages.append(read(detector, shared_threads, LARGE))
+    pages.append(start_reading(detector, shared_threads, LARGE))
     narrow.go_on.set()
     wide.go_on.set()
     for page in pages:
@@ -71,11 +71,11 @@ def test_a_cancelled_pass_stops_waiting_and_the_next_one_runs(shared_threads: Sh
             detector.run(LARGE, check)
         given_up.set()
 
-    first = read(detector, shared_threads, LARGE)
+    first = start_reading(detector, shared_threads, LARGE)
     assert wide.entered.acquire(timeout=LIMIT_S)
     waiting = threading.Thread(target=run_pass)
     waiting.start()
-    last = read(detector, shared_threads, LARGE)
+    last = start_reading(detector, shared_threads, LARGE)
     stop.set()
     assert given_up.wait(LIMIT_S)
     wide.go_on.set()

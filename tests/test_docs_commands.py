@@ -1,4 +1,4 @@
-"""The commands of README and docs/ work as they stand there, except those that need another machine or service."""
+"""The commands in README and docs/ run as written, except those that need another machine or service."""
 
 import os
 import re
@@ -16,17 +16,17 @@ from support import ROOT, Server, run_server
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "adapters").glob("*.md"))]
 BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NOT_HERE = re.compile(
-    # Programs that this machine may lack, or that other tests start.
+    # Programs that may be missing here, or that other tests run.
     r"^(make|podman|docker|helm|kubectl|sbatch|sudo|systemctl|install|paddleocr_mcp|net\.|duckdb|openssl|pytest)\b"
     r"|^pip |-m venv|^ocr/bin|^/opt/|^[A-Z]+=\S+ sbatch|^export GRAFANA"  # installations
-    r"|\bserve\b|benchmarks/|\btune\b|\boptimize\b|\bmodels\b|\bcheck\b|OCRSVC_MODELS"  # tested on their own
+    r"|\bserve\b|benchmarks/|\btune\b|\boptimize\b|\bmodels\b|\bcheck\b|OCRSVC_MODELS"  # tested elsewhere
     r"|https://127|files\.example|s3://|10\.0\.0|//host|--on\b|/data/|/srv/|:8501|--dry-run|segmented|[?]lang=|model=|/etc/|parquet|OCRSVC_CONFIG"
-    r"|…|94b7485a|^ocrsvc: "  # values that the reader fills in, and output
+    r"|…|94b7485a|^ocrsvc: "  # placeholders for the reader's values, and output
 )
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """The commands of each block; of a recorded session those behind its prompts."""
+    """Yield the commands of each code block; in a console session, what follows its prompts."""
     for block in BLOCK.findall(page.read_text(encoding="utf-8")):
         lines = block.replace("\\\n", " ").splitlines()
         if any(line.startswith("$ ") for line in lines):
@@ -36,7 +36,7 @@ def commands(page: Path) -> Iterator[list[str]]:
             command += line + "\n"
             try:
                 is_whole = not shlex.split(command, comments=True) or not command.rstrip().endswith("|")
-            except ValueError:  # a quoted text that goes on in the next line
+            except ValueError:  # a quoted string continues in the next line
                 is_whole = False
             if is_whole:
                 found.append(command.strip())
@@ -56,7 +56,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the files that the commands name."""
+    """A folder with the files that the commands use."""
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     for name in ("scans", "papers", "pages"):
         (tmp_path / name).mkdir()

@@ -1,4 +1,4 @@
-"""The service's log and the access log: one schema for every line, and no request waits for them."""
+"""The service log and the access log: every line matches one schema, and no request is_waiting for a log."""
 
 import io
 import json
@@ -87,7 +87,7 @@ def test_lines_keep_their_order_and_the_ids_of_their_thread(targets: io.StringIO
     assert not [thread for thread in threading.enumerate() if thread.name == "event-log"]
 
 
-def test_a_message_that_does_not_fit_its_values_is_logged_without_them(targets: io.StringIO) -> None:
+def test_a_message_with_mismatched_values_is_logged_without_them(targets: io.StringIO) -> None:
     background = BackgroundHandler(on_drop=bool)
     background.emit(record("%d pages", "three"))
     background.stop(20.0)
@@ -96,21 +96,21 @@ def test_a_message_that_does_not_fit_its_values_is_logged_without_them(targets: 
 
 def test_lines_dropped_at_a_full_queue_are_counted_and_reported(targets: io.StringIO) -> None:
     dropped: list[int] = []
-    waits, goes_on = threading.Event(), threading.Event()
+    is_waiting, may_continue = threading.Event(), threading.Event()
 
     class Slow(logging.Handler):
         def emit(self, _record: logging.LogRecord) -> None:
-            waits.set()
-            goes_on.wait(20)
+            is_waiting.set()
+            may_continue.wait(20)
 
     logging.getLogger(TARGETS).addHandler(Slow())
     background = BackgroundHandler(lambda: dropped.append(1), max_queued=2)
     background.emit(record("first"))
-    assert waits.wait(20)
+    assert is_waiting.wait(20)
     for _ in range(10):
         background.emit(record("more"))
     assert len(dropped) == 8
-    goes_on.set()
+    may_continue.set()
     background.stop(20.0)
     events = [checked(line) for line in targets.getvalue().splitlines()]
     assert [event["event"] for event in events] == ["message", "dropped", "message", "message"]
@@ -136,8 +136,8 @@ def test_every_line_of_a_service_matches_the_schema(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, threading, warnings\n"
         "def warn():\n"
-        "    warnings.warn('an odd thing')\n"
-        "    raise KeyError('nobody catches this')\n"
+        "    warnings.warn('a test warning')\n"
+        "    raise KeyError('an uncaught error')\n"
         "os.register_at_fork(after_in_child=lambda: threading.Timer(0.3, warn).start())\n"
     )
     env = {**JSON, "PYTHONPATH": f"{tmp_path}:{ROOT}", "OCRSVC_ISOLATION": "process", "OCRSVC_FAKE_FAULT": "crash"}
@@ -148,8 +148,8 @@ def test_every_line_of_a_service_matches_the_schema(tmp_path: Path) -> None:
         requests.post(f"{server.url}/v1/ocr", files=files, headers=sent, timeout=30)
         requests.get(f"{server.url}/%0a%22nowhere", timeout=30)
         server.wait_for('"event":"request"', count=3)
-        server.wait_for("an odd thing")
-        server.wait_for("nobody catches this")
+        server.wait_for("a test warning")
+        server.wait_for("an uncaught error")
         os.kill(server.workers()[0], signal.SIGUSR2)
         server.wait_for("RECYCLED worker")
     events = [checked(line) for line in list(server.lines)]
@@ -162,7 +162,7 @@ def test_every_line_of_a_service_matches_the_schema(tmp_path: Path) -> None:
     assert "secret" not in server.log
 
 
-# 1700000000 is 2023-11-14 22:13:20 UTC (date -u -d @1700000000).
+# The time is 2023-11-14 22:13:20.25 UTC.
 EVENT = Event(1_700_000_000.25, "id-1", "127.0.0.1", "POST", "/v1/ocr", "api", 200, "ok", 10, 20, 0.0123456)
 
 

@@ -16,8 +16,8 @@ from support import Server, read_to_end, run_server, start_server
 from ocrsvc.worker.event_loop import HEAD_S
 
 _ANSWER_S = 30.0
-# Stock gthread holds its loop for 2 s per slow closer and one of its four threads for 5 s per silent socket: 50 s for
-# the 25 and 40 of them here.
+# gunicorn's gthread blocks its loop for 2 s per slowly closing client, and one of its four threads for 5 s per silent
+# client: 50 s for the 25 or 40 of them here.
 _PROMPT_S = 8.0
 
 
@@ -92,7 +92,7 @@ def test_two_workers_share_keep_alive_clients() -> None:
         server.wait_for("READY in", count=2)
         with ThreadPoolExecutor(20) as pool:
             list(pool.map(lambda page: keep_asking(server, page, 60), [png()] * 20))
-        # The last answers may be here before their lines are.
+        # The last answers may arrive before their log lines.
         server.wait_for("POST /v1/ocr", count=20 * 60)
         served = Counter(re.findall(r"\[(\d+)\] \[DEBUG\] POST /v1/ocr", server.log))
     assert sum(served.values()) == 20 * 60

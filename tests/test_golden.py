@@ -1,4 +1,4 @@
-"""The adapters answer what the real servers answered: the same status, type and structure."""
+"""The adapters answer recorded requests as the real servers did: same status, type and structure."""
 
 import base64
 import io
@@ -29,7 +29,7 @@ CASES = data_of("golden_cases")
 
 
 def request_of(row: dict[str, Any]) -> dict[str, Any]:
-    """How Flask's client sends the request of a row."""
+    """The arguments with which Flask's client sends the request of a row."""
     row = {"type": "application/json", **filled(row, **TEXTS)}
     if "file" in row:
         file = io.BytesIO(base64.b64decode(row["file"]))
@@ -70,5 +70,5 @@ def test_a_recorded_request_gets_the_recorded_response(client: FlaskClient, adap
     assert differences(expected.json, answer) == []
     for member in case.get("equal", ()):
         sent, answered = golden[title].json[member], answer[member]
-        # Our messages may go on where the recorded one ends.
+        # A message may be longer than the recorded one.
         assert answered == sent or (isinstance(sent, str) and answered.startswith(sent.rstrip(".")))

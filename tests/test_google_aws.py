@@ -1,4 +1,4 @@
-"""Google Cloud Vision and AWS Textract: words with places, errors in their own forms, and places for keys."""
+"""Google Cloud Vision and AWS Textract: words with positions, errors in each API's form, and where keys are sent."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ SPACES = {"SPACE": " ", "EOL_SURE_SPACE": "\n", "LINE_BREAK": "\n"}
 
 @pytest.fixture(scope="module")
 def words() -> Iterator[FlaskClient]:
-    """Over the fake engine: three lines, from a tenth of the height to the lower edge, with characters of one width."""
+    """A client whose engine reads three lines from 10 % of the height to the bottom, with equally wide characters."""
     settings = Settings(engine="fake", fake_text=f"call {PHONE} now")
     with running_reader(settings, None) as reader:
         yield create_app(settings, reader).test_client()
@@ -56,7 +56,7 @@ def words_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def text_of(word: dict[str, Any]) -> str:
-    """A word's symbols, with the space behind it."""
+    """A word's symbols and the space or line break after them."""
     breaks = [symbol.get("property", {}).get("detectedBreak", {}).get("type", "") for symbol in word["symbols"]]
     return "".join(symbol["text"] + SPACES.get(kind, "") for symbol, kind in zip(word["symbols"], breaks, strict=True))
 
@@ -67,7 +67,7 @@ def vertices(left: int, top: int, right: int, bottom: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("feature", ["TEXT_DETECTION", "DOCUMENT_TEXT_DETECTION", 5, 11])
-def test_googles_words_have_places_and_their_symbols_make_up_the_text(words: FlaskClient, feature: object) -> None:
+def test_google_words_have_boxes_and_their_symbols_form_the_text(words: FlaskClient, feature: object) -> None:
     (answer,) = annotate(words, image_request(feature))
     text, (page,) = answer["fullTextAnnotation"]["text"], answer["fullTextAnnotation"]["pages"]
     assert (text[:8], text[-20:]) == ("100x100\n", f"call {PHONE} now")
@@ -76,12 +76,12 @@ def test_googles_words_have_places_and_their_symbols_make_up_the_text(words: Fla
     whole, first, *_, last = answer["textAnnotations"]
     assert whole == {"description": text, "boundingPoly": vertices(0, 10, 100, 100)}
     assert first == {"description": "100x100", "boundingPoly": vertices(0, 10, 100, 40)}
-    # The last word is three of twenty characters wide.
+    # The last word is three of the line's twenty characters.
     assert last == {"description": "now", "boundingPoly": vertices(85, 90, 100, 100)}
     assert words_of(answer)[-1]["symbols"][0]["boundingBox"] == vertices(85, 90, 90, 100)
 
 
-def test_googles_words_of_engines_without_words_have_the_lines_box() -> None:
+def test_google_words_have_the_lines_box_if_the_engine_returns_no_words() -> None:
     line = Line("one two", 0.5, ((1, 2), (31, 2), (31, 12), (1, 12)))
     found = words_of(annotations_of(Page(40, 20, 0, (line,))))
     assert [text_of(word) for word in found] == ["one ", "two\n"]
@@ -89,13 +89,13 @@ def test_googles_words_of_engines_without_words_have_the_lines_box() -> None:
 
 
 @pytest.mark.parametrize(("request_", "code", "said"), ROWS["images"])
-def test_one_wrong_image_spoils_no_other(client: FlaskClient, request_: dict[str, Any], code: int, said: str) -> None:
+def test_wrong_image_affects_no_other(client: FlaskClient, request_: dict[str, Any], code: int, said: str) -> None:
     wrong, right = annotate(client, filled(request_, **PAGES), image_request())
     assert (wrong["error"]["code"], said in wrong["error"]["message"]) == (code, True)
     assert right["fullTextAnnotation"]["text"].startswith(TEXT)
 
 
-def test_no_further_file_is_fetched_for_a_client_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_further_file_is_fetched_after_a_disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     fetch = Mock(side_effect=errors.ClientGone("gone"))
     monkeypatch.setattr(UrlFiles, "fetch", fetch)
     image = {"source": {"imageUri": "http://files.example/a.png"}}
@@ -125,7 +125,7 @@ def children(block: dict[str, Any]) -> list[str]:
     return [number for relation in block.get("Relationships", []) for number in relation["Ids"]]
 
 
-def test_textracts_lines_and_words_are_blocks_with_places_as_shares(words: FlaskClient) -> None:
+def test_textract_lines_and_words_are_blocks_with_relative_positions(words: FlaskClient) -> None:
     answer = detect(words, "PAGE")
     (page,), lines, found = (of_type(answer, kind) for kind in ("PAGE", "LINE", "WORD"))
     assert children(page) == [line["Id"] for line in lines]
@@ -140,7 +140,7 @@ def test_textracts_lines_and_words_are_blocks_with_places_as_shares(words: Flask
     }
 
 
-def test_textracts_pages_have_blocks_with_ids_of_their_own(client: FlaskClient) -> None:
+def test_textract_blocks_of_all_pages_have_different_ids(client: FlaskClient) -> None:
     answer = detect(client, "DOCUMENT")
     assert answer["DocumentMetadata"] == {"Pages": 2}
     assert [(page["Page"], len(children(page))) for page in of_type(answer, "PAGE")] == [(1, 2), (2, 2)]
@@ -161,7 +161,7 @@ def test_a_busy_service_is_a_throttling_exception() -> None:
     assert json_of(response) == {"__type": "ThrottlingException", "message": "Full."}
 
 
-def test_a_post_without_an_operation_is_no_request_of_aws(client: FlaskClient) -> None:
+def test_a_post_without_an_aws_operation_is_refused(client: FlaskClient) -> None:
     response = client.post("/", data=png())
     assert (response.status_code, response.headers["Allow"]) == (405, "GET, HEAD, OPTIONS")
     assert json_of(response)["code"] == "method_not_allowed"
@@ -177,7 +177,7 @@ def test_masked_parts_are_stars_in_every_member(words: FlaskClient) -> None:
     assert (google["textAnnotations"][-2]["description"], of_type(aws, "WORD")[-2]["Text"]) == (STARS, STARS)
 
 
-def test_each_format_has_a_place_of_its_own_for_keys(tmp_path: Path) -> None:
+def test_each_api_accepts_keys_where_its_clients_send_them(tmp_path: Path) -> None:
     body = {"requests": [image_request()], "Document": {"Bytes": PAGES["PAGE"]}, "image": PAGES["PAGE"]}
     with keys_in(tmp_path) as keys:
         secrets = {"READER": keys.add("reader"), "OPERATOR": keys.add("operator", "operate"), "WRONG": WRONG}

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import pytest
 from curved_pages import bend, bent, flat_page
-from gpu_session_double import WARM_PX, GpuSessionDouble, put_in_place
+from gpu_session_double import WARM_PX, GpuSessionDouble, install
 from image_support import noise
 from numpy.typing import NDArray
 from ppocr_support import LINE, load, read, text_of
@@ -70,7 +70,7 @@ def engine() -> Iterator[PpocrEngine]:
         return [on_gpu(found) for found in original_run(self, np.asarray(array), outputs)]
 
     patch = pytest.MonkeyPatch()
-    put_in_place(patch)
+    install(patch)
     patch.setattr(engine_file, "find_backend", lambda *_: StrictArrays())
     patch.setattr(Session, "run", run)
     engine = PpocrEngine(SessionConfig("cuda", gpu=GpuConfig(streams=2)), batch=SMALL)

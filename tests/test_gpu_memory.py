@@ -1,4 +1,4 @@
-"""GPU memory is read, and workers are replaced before it is full: pynvml and Tr over doubles/simulated_gpu.h."""
+"""GPU memory is measured, and its limits apply to workers; pynvml and Tr use doubles/simulated_gpu.h."""
 
 import json
 import logging
@@ -47,7 +47,7 @@ def gpu(gpu_home: Path) -> Iterator[SimulatedGpu]:
 
 
 def probe(home: Path, env: Mapping[str, str]) -> tuple[dict[str, int] | None, str]:
-    """The readings and the log of a process that opens a reader, and then a session of 100 MB."""
+    """Run a process that opens a reader, then a session of 100 MB; returns its readings and its log."""
     done = run_program("-c", PROBE, home, env={"LIBTR_DOUBLE_GPU_BYTES": str(MODEL_BYTES), **env})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr
@@ -58,9 +58,9 @@ def probe(home: Path, env: Mapping[str, str]) -> tuple[dict[str, int] | None, st
     [
         (Mode.PLAIN, None),
         (Mode.PLAIN, UUID),
-        # CUDA accepts the beginning, as long as it is the beginning of one.
+        # CUDA accepts a prefix of a UUID that only one GPU has.
         (Mode.PLAIN, f"{UUID[:12]},1"),
-        # In a container processes are hidden, or have the host's ids, or no sizes.
+        # In a container, NVML hides processes, or reports the host's process ids or no sizes.
         (Mode.HIDES, None),
         (Mode.HOST_IDS, None),
         (Mode.NO_SIZES, None),
@@ -105,7 +105,7 @@ def test_missing_nvml_is_not_logged(gpu_home: Path) -> None:
 
 
 def own_bytes(*steps: tuple[int, Siblings]) -> list[int | None]:
-    """What a reader says that its process holds, while the used bytes of its GPU and its siblings change."""
+    """What a reader reports for its own process as the used bytes of the GPU and the siblings change."""
     nvml = Mock(spec=Nvml, **{"processes.return_value": {}, "busy_ratio.side_effect": GpuUnreadable("not known")})
     nvml.totals.side_effect = [(used, 1000) for used, _ in steps]
     gauge = GpuMemoryReader(nvml, logging.getLogger("test-gpu"), steps[0][1])
@@ -121,7 +121,7 @@ def test_memory_of_siblings_is_not_counted() -> None:
 
 
 def serving(home: Path, gpu: SimulatedGpu, **env: str) -> dict[str, str]:
-    """The environment of a service of one worker with Tr's double, which takes two sessions of 100 MB."""
+    """The environment of a service with one worker and Tr's double, which opens two sessions of 100 MB."""
     return {
         "OCRSVC_ENGINE": "tr",
         "OCRSVC_TR_HOME": str(home),

@@ -1,4 +1,4 @@
-"""gRPC's limits: what calls hold in memory and for how long, slow clients, linear time, health whatever the load."""
+"""gRPC's limits: the memory that calls hold and for how long, slow clients, and health checks under any load."""
 
 import socket
 import struct
@@ -24,14 +24,14 @@ NUMBERS = range(1, 40_000, 2)
 TEXT = REQUEST(service="x" * 20_000).SerializeToString()
 
 
-def roomy() -> HoldingServer:
+def server_with_memory() -> HoldingServer:
     host = HoldingServer(streaming=False)
     host.max_bytes, host.memory = 1 << 16, Budget(1 << 20)
     return host
 
 
 def test_answer_memory_is_counted_until_the_client_has_read_it() -> None:
-    host = roomy()
+    host = server_with_memory()
     pair = Pair(host, window=0)
     pair.call(1, prefixed(TEXT), end=True)
     host.answer()
@@ -46,7 +46,7 @@ def test_answer_memory_is_counted_until_the_client_has_read_it() -> None:
 
 
 def test_answer_memory_is_counted_until_the_socket_has_taken_it() -> None:
-    host = roomy()
+    host = server_with_memory()
     pair = Pair(host)
     pair.call(1, prefixed(TEXT), end=True)
     host.answer()
@@ -114,7 +114,7 @@ def test_stream_waiting_for_other_streams_is_not_reset() -> None:
         pair.client.end_stream(number)
         pair.move()
         host.answer()
-    # 65,535 bytes of the connection's window are taken by the first; it is opened for the first one only.
+    # The first answer fills the connection's window of 65,535 bytes; later increments are used by stream 1 only.
     pair.client.increment_flow_control_window(1 << 20, 3)
     pair.move()
     for _ in range(12):
@@ -128,7 +128,7 @@ def test_stream_waiting_for_other_streams_is_not_reset() -> None:
 
 
 def test_too_slow_reader_is_disconnected() -> None:
-    host = roomy()
+    host = server_with_memory()
     pair = Pair(host, window=1)
     pair.call(1, prefixed(TEXT), end=True)
     host.answer()
@@ -164,7 +164,7 @@ def test_unfinished_frame_or_header_block_ends_the_connection(rest: bytes) -> No
 
 
 def test_answer_being_sent_outlives_the_deadline() -> None:
-    host = roomy()
+    host = server_with_memory()
     host.limit_s = 5.0
     pair = Pair(host, window=0)
     pair.call(1, prefixed(TEXT), end=True)
@@ -185,7 +185,7 @@ def test_stream_is_not_idle_while_its_answer_is_sent(*, leaving: bool) -> None:
         pair.connection.drain()
     host.answer()
     pair.at(6.0)
-    # h2's client takes no goodbye while it has calls.
+    # h2's client does not accept GOAWAY while it has calls.
     pair.connection.out.clear()
     for _ in range(2):
         pair.client.increment_flow_control_window(5, 1)
@@ -277,7 +277,7 @@ def test_the_idlest_connection_of_the_busiest_address_is_closed_for_a_new_one() 
     assert connection_to_close([few, idle]) is few
 
 
-def test_client_that_reads_no_answers_is_not_read() -> None:
+def test_requests_of_a_client_that_reads_no_answers_are_not_read() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     one = frame(DATA, 1, 1, EMPTY)
     calls = b"".join(begin(number, "/t/Live") + one[:5] + struct.pack(">I", number) + one[9:] for number in NUMBERS)
@@ -288,6 +288,6 @@ def test_client_that_reads_no_answers_is_not_read() -> None:
         sock.connect(listener.getsockname())
         sock.settimeout(0.5)
         sock.sendall(greeting())
-        # More than the sockets take, and what may wait here.
+        # More bytes than the sockets' and the server's buffers hold.
         with pytest.raises(TimeoutError):
             sock.sendall(calls)

@@ -1,7 +1,7 @@
-"""Digests of gunicorn's methods that our worker, arbiter and logger replace or rely on, and that it does not promise.
+"""Digests of gunicorn's internal methods that our worker, arbiter and logger replace or call.
 
-What is replaced or relied on is known by the digest of its source, in gunicorn.json beside this file. After an upgrade
-read what has changed, mend what depends on it, run `make soak` and `make chaos`, and then:
+gunicorn.json has a digest of each method's source. After an upgrade read what has changed, adapt what depends on it,
+run `make soak` and `make chaos`, and then:
 
     python tests/test_gunicorn.py > tests/gunicorn.json
 """
@@ -33,7 +33,7 @@ THEIRS = (
     gunicorn.workers.gthread.ThreadWorker,
     gunicorn.workers.workertmp.WorkerTmp,
 )
-# They belong to parts of gunicorn that this service has switched off.
+# Methods of parts of gunicorn that this service turns off.
 UNUSED = ("dirty", "control", "http2", "h2", "syslog", "get_user", "atoms")
 
 
@@ -52,7 +52,7 @@ def digests() -> dict[str, str]:
 def test_installed_gunicorn_is_the_supported_version() -> None:
     now, before = digests(), json.loads(KNOWN.read_text())
     changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
-    assert changed == [], f"gunicorn {metadata.version('gunicorn')} differs in these; the test says what to do"
+    assert changed == [], f"gunicorn {metadata.version('gunicorn')} has changed these: see the docstring of {__file__}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Hostile requests (hostile_requests.py) cost linear time and do not affect others; benchmarks/hostile.py sends all."""
+"""Hostile requests cost linear time and do not affect other requests; benchmarks/hostile.py sends the whole table."""
 
 import gzip
 import math
@@ -46,18 +46,18 @@ Run = Callable[[bytes], object]
 
 MB: Final = 1 << 20
 NOMINAL_S: Final = 0.05
-# Processor time, but of a machine that others use, too.
+# Processor time; the margin is for other programs on the machine.
 MAX_S: Final = 5 * NOMINAL_S
 MAX_RATIO: Final = 3.5
-# Below this the clock and the caches decide.
+# Shorter times depend on the clock's resolution and on caches.
 _NOTABLE_S: Final = 0.01
-# Of a check beside a hostile request, which may take ten seconds to be cut off; what it costs is judged above.
+# For a health check during a hostile request, which may be cut off only after 10 s; MAX_S limits its cost.
 _HEALTHY_S: Final = 5.0
 _LIMITS: Final = PixelLimits(50_000_000)
 
 
 def spent_s(run: Run, data: bytes, times: int = 1) -> float:
-    """Processor time, the best of some runs; what is refused is refused in time, too."""
+    """Return the processor time of the fastest of some runs; refusing the data counts as a run."""
     best_s = float("inf")
     for _ in range(times):
         began_s = time.process_time()
@@ -68,13 +68,13 @@ def spent_s(run: Run, data: bytes, times: int = 1) -> float:
 
 
 def complaints(run: Run, make: Make, most: int = MB) -> Iterator[str]:
-    """What is wrong with the time that a parser takes over texts up to a size; small ones first, lest it take hours."""
+    """Yield what is wrong with a parser's time for texts up to a size; small texts come first, so it ends soon."""
     for size in (most >> 6, most >> 3, most):
         if (took_s := spent_s(run, make(size))) > MAX_S and (took_s := spent_s(run, make(size), 5)) > MAX_S:
             yield f"{size} bytes take {took_s * 1000:.0f} ms"
             return
     if took_s > _NOTABLE_S:
-        # What is not linear stays so; a machine that is busy with something else does not.
+        # Retries exclude a busy machine: a parser that is not linear fails all of them.
         for tries in (1, 2, 3):
             once_s, twice_s = (spent_s(run, make(times * most), tries) for times in (1, 2))
             if twice_s <= MAX_RATIO * max(once_s, _NOTABLE_S):
@@ -204,17 +204,17 @@ PIECES: Final = (
 
 
 @pytest.mark.parametrize("name", MAGICS)
-def test_a_megabyte_behind_the_first_bytes_of_a_format_costs_linear_time_to_open(name: str) -> None:
-    texts: dict[str, Make] = {repr(piece): partial(_behind, MAGICS[name], piece) for piece in PIECES}
+def test_a_megabyte_after_the_magic_bytes_of_a_format_costs_linear_time_to_open(name: str) -> None:
+    texts: dict[str, Make] = {repr(piece): partial(_after, MAGICS[name], piece) for piece in PIECES}
 
     def open_pages(data: bytes) -> None:
-        # A resolution of 0 reads no PDF: what draws them is another process.
+        # A resolution of 0 skips PDFs: another process draws them.
         open_document(data, _LIMITS, 0, lambda *_: None, lambda *_: None).close()
 
     assert all_complaints({"open_document": open_pages}, texts) == []
 
 
-def _behind(magic: bytes, piece: bytes, size: int) -> bytes:
+def _after(magic: bytes, piece: bytes, size: int) -> bytes:
     return magic + repeated(piece, size)
 
 
@@ -240,7 +240,7 @@ def test_a_megabyte_of_hostile_json_costs_a_format_linear_time(client: FlaskClie
     assert all_complaints({endpoint.path: partial(_post, client, endpoint)}, values) == []
 
 
-# RapidOCR's path is shared, so that its body is looked at before the format is known.
+# RapidOCR's path is shared, so its body is parsed before the format is known.
 @pytest.mark.parametrize("format_name", ["native", "rapidocr_api"])
 def test_a_megabyte_of_a_hostile_form_costs_a_format_linear_time(client: FlaskClient, format_name: str) -> None:
     endpoint = next(one for one in ENDPOINTS if one.format == format_name and one.takes == "form")
@@ -254,7 +254,7 @@ def _wrapped(endpoint: Endpoint, make: Make, size: int) -> bytes:
 
 
 def test_the_longest_headers_and_queries_cost_linear_time(client: FlaskClient) -> None:
-    """gunicorn takes header fields of 8 kB, and request lines of 4 kB."""
+    """gunicorn accepts header fields of up to 8 kB, and request lines of up to 4 kB."""
 
     def ask(name: str, value: bytes) -> None:
         assert client.post("/v1/ocr", data=b"x", headers=[(name, value.decode("latin-1"))]).status_code != 500
@@ -298,10 +298,10 @@ ODD: Final[dict[str, tuple[str, object]]] = {
 
 
 @pytest.mark.parametrize("case", ODD)
-def test_odd_values_raise_short_caller_errors(client: FlaskClient, case: str) -> None:
+def test_malformed_values_get_short_client_errors(client: FlaskClient, case: str) -> None:
     path, sent = ODD[case]
     response = client.post(path, json=sent)
-    # Umi-OCR tells errors in a 200.
+    # Umi-OCR reports errors with status 200.
     assert response.status_code in ({200} if path == "/api/ocr" else {400, 422})
     assert len(response.data) < 2000
 
@@ -329,9 +329,9 @@ def server() -> Iterator[tuple[Server, int]]:
         yield running, rpc_port
 
 
-# A handful of formats; the benchmark sends all.
+# Some of the formats; benchmarks/hostile.py covers all.
 SENT: Final = ("native", "paddlex", "kserve_v2", "http", "grpc")
-# Each PDF costs a process, so one format has to do.
+# Each PDF starts a process, so only one format sends PDFs.
 _READS_PDF: Final = "paddlex"
 
 

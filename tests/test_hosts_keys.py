@@ -1,4 +1,4 @@
-"""API keys over several hosts with one Redis: a key's limits hold for all together, whatever happens to one of them."""
+"""API keys over several hosts with one Redis: a key's limits hold for all hosts together, even if one fails."""
 
 import http.client
 import shutil
@@ -39,15 +39,15 @@ RATED_S: Final = 1.0
 REDIS_PORT: Final = 6379
 _ANSWER_S: Final = 20.0
 _END_S: Final = 60.0
-# Pages counted in this time before a host dies may be missing in the store.
+# Pages counted less than this before a host dies may be missing in the store.
 _SETTLED_S: Final = 1.5
-# A refusal may last for a quarter of a second while another worker holds the last of a limit.
+# Requests may be refused for 0.25 s while another worker has reserved the rest of a limit.
 _REFUSED_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Three hosts, not started, a node with a Redis, and one for clients with a key for each limit."""
+class Cluster:
+    """Three hosts that are not started, a node with Redis, a node for clients, and a key for each limit."""
 
     network: Network
     hosts: list[Host]
@@ -58,7 +58,7 @@ class Place:
 
 @contextmanager
 def running_redis(network: Network, folder: Path) -> Iterator[Node]:
-    """A node with a Redis that every node may ask."""
+    """Run Redis on a node; every node can reach it."""
     node = network.add("redis")
     command = ["redis-server", "--bind", "0.0.0.0", "--port", str(REDIS_PORT), "--protected-mode", "no", "--save", ""]
     process = popen(node, [*command, "--dir", str(folder)], stdout=subprocess.DEVNULL)
@@ -71,8 +71,8 @@ def running_redis(network: Network, folder: Path) -> Iterator[Node]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    """Hosts and two keys: one with a daily quota of pages, one with a rate limit."""
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Three hosts and two keys: one key has a daily quota of pages, the other a rate limit."""
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed: apt-get install redis-server")
     with ExitStack() as stack:
@@ -87,31 +87,31 @@ def place(tmp_path: Path) -> Iterator[Place]:
         with entered(clients), closing(open_store(url)) as store:
             entries = {name: KeyEntry(name, frozenset({"read"}), limits=limit) for name, limit in limits.items()}
             keys = {name: add_key(store, entry) for name, entry in entries.items()}
-        yield Place(network, add_hosts(network, 3, env), redis, clients, keys)
+        yield Cluster(network, add_hosts(network, 3, env), redis, clients, keys)
 
 
-class Asking:
-    """A client for each host, over connections of their own; knows when each of them was answered what."""
+class Load:
+    """Sends requests with a key to each host over separate connections; records the outcomes and when each came."""
 
-    def __init__(self, place: Place, key: str) -> None:
-        self._place, self._key = place, key
+    def __init__(self, cluster: Cluster, key: str) -> None:
+        self._cluster, self._key = cluster, key
         self._lock, self._pause = threading.Lock(), threading.Event()
-        self.answered_s: dict[str, list[float]] = {host.node.name: [] for host in place.hosts}
+        self.answered_s: dict[str, list[float]] = {host.node.name: [] for host in cluster.hosts}
         self.outcomes: Counter[tuple[str, int]] = Counter()
 
     @property
     def answered(self) -> int:
-        """Pages by all hosts together."""
+        """Pages read by all hosts together."""
         return sum(len(times) for times in self.answered_s.values())
 
     def refusals(self, host: Host, status: int) -> int:
         return self.outcomes[host.node.name, status]
 
     @contextmanager
-    def of(self, hosts: Sequence[Host]) -> Iterator[None]:
-        """While the block runs, these are asked."""
+    def on(self, hosts: Sequence[Host]) -> Iterator[None]:
+        """Send requests to these hosts during the block."""
         with ExitStack() as stack:
-            with entered(self._place.clients):
+            with entered(self._cluster.clients):
                 for host in hosts:
                     stack.enter_context(repeating(partial(self._ask, host)))
             yield
@@ -136,51 +136,51 @@ def status_of(host: Host, method: str, path: str, *sent: Any) -> int:
         connection.close()
 
 
-def is_ready(place: Place, host: Host) -> bool:
-    with entered(place.clients):
+def is_ready(cluster: Cluster, host: Host) -> bool:
+    with entered(cluster.clients):
         return status_of(host, "GET", "/readyz") == http.client.OK
 
 
-def use_up(asking: Asking, hosts: list[Host]) -> None:
-    """Ask all until none has answered for a while."""
+def use_up(load: Load, hosts: list[Host]) -> None:
+    """Send requests to all hosts until none has answered for _REFUSED_S."""
     began_s = time.monotonic()
 
     def is_silent() -> bool:
-        last_s = max(began_s, *(max(times, default=0.0) for times in asking.answered_s.values()))
+        last_s = max(began_s, *(max(times, default=0.0) for times in load.answered_s.values()))
         return time.monotonic() - last_s > _REFUSED_S
 
-    with asking.of(hosts):
+    with load.on(hosts):
         wait_until(is_silent, "the limit is reached on all hosts")
 
 
 @pytest.mark.usefixtures("one_day")
-def test_key_limits_hold_over_hosts_when_one_dies_and_one_loses_redis(place: Place) -> None:
-    _, dying, parted = place.hosts
-    with services(place.hosts):
-        wait_until(lambda: all(is_ready(place, host) for host in place.hosts), "all hosts have seen the keys")
-        rated = Asking(place, place.keys["rate"])
+def test_key_limits_hold_over_hosts_when_one_dies_and_one_loses_redis(cluster: Cluster) -> None:
+    _, dying, parted = cluster.hosts
+    with services(cluster.hosts):
+        wait_until(lambda: all(is_ready(cluster, host) for host in cluster.hosts), "all hosts have seen the keys")
+        rated = Load(cluster, cluster.keys["rate"])
         began_s = time.monotonic()
-        with rated.of(place.hosts):
+        with rated.on(cluster.hosts):
             enough = RATE * RATED_S / 2
             wait_until(lambda: time.monotonic() > began_s + RATED_S and rated.answered > enough, "the rate is measured")
         took_s = time.monotonic() - began_s
-        # As many may come at once as come in a second.
+        # A burst may have as many requests as a second allows.
         assert rated.answered <= RATE * (took_s + 1) + 1, rated.outcomes
 
-        asking = Asking(place, place.keys["pages"])
-        with asking.of(place.hosts):
-            wait_until(lambda: asking.answered > PAGES // 3, "pages are read")
+        load = Load(cluster, cluster.keys["pages"])
+        with load.on(cluster.hosts):
+            wait_until(lambda: load.answered > PAGES // 3, "pages are read")
             dying.kill()
             killed_s = time.monotonic()
-            place.network.part(parted.node, place.redis)
-        with asking.of([parted]):
-            wait_until(lambda: asking.refusals(parted, 503) > 0, "a host without its store admits nobody")
-        wait_until(lambda: not is_ready(place, parted), "proxies are told")
-        place.network.join(parted.node, place.redis)
+            cluster.network.part(parted.node, cluster.redis)
+        with load.on([parted]):
+            wait_until(lambda: load.refusals(parted, 503) > 0, "a host without its store refuses requests")
+        wait_until(lambda: not is_ready(cluster, parted), "the host reports that it is not ready")
+        cluster.network.join(parted.node, cluster.redis)
         dying.start()
         dying.wait_until_ready()
-        wait_until(lambda: is_ready(place, parted) and is_ready(place, dying), "all hosts are back")
-        use_up(asking, place.hosts)
-    unsettled = sum(when > killed_s - _SETTLED_S for when in asking.answered_s[dying.node.name] if when < killed_s)
-    assert PAGES - 1 <= asking.answered <= PAGES + unsettled, asking.outcomes
-    assert all(asking.refusals(host, 429) for host in place.hosts)
+        wait_until(lambda: is_ready(cluster, parted) and is_ready(cluster, dying), "all hosts are back")
+        use_up(load, cluster.hosts)
+    unsettled = sum(when > killed_s - _SETTLED_S for when in load.answered_s[dying.node.name] if when < killed_s)
+    assert PAGES - 1 <= load.answered <= PAGES + unsettled, load.outcomes
+    assert all(load.refusals(host, 429) for host in cluster.hosts)

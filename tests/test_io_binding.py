@@ -1,4 +1,4 @@
-"""Runs of a model on arrays in place, without a copy, by ONNX Runtime's I/O binding; the CPU stands in for the GPU."""
+"""Models run on arrays in place, without a copy, through ONNX Runtime's I/O binding; the CPU replaces the GPU."""
 
 import ctypes
 import sys
@@ -26,7 +26,7 @@ from ocrsvc.errors import EngineFailed
 
 
 class OnGpu:
-    """An array as cupy shows it, over numpy's memory."""
+    """An array with cupy's interface in numpy's memory."""
 
     def __init__(self, values: NDArray[Any]) -> None:
         self.values = values
@@ -42,7 +42,7 @@ class OnGpu:
 
 
 class CpuContext(GpuContext):
-    """The processor's memory in the place of a GPU's."""
+    """A GPU context that uses the CPU's memory."""
 
     device = "cpu"
     address = 0
@@ -61,7 +61,7 @@ class CpuContext(GpuContext):
 
 @pytest.fixture(scope="module")
 def doubling() -> onnxruntime.InferenceSession:
-    """twice = 2 x, and place, the place of the greatest of each row."""
+    """A model with two outputs: `twice` is 2 x, `place` the index of each row's maximum."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]>
         doubling (float[rows, columns] x) => (float[rows, columns] twice, int64[rows] place)
         { twice = Add(x, x)  place = ArgMax <axis = 1, keepdims = 0> (x) }""")
@@ -76,7 +76,7 @@ def test_non_contiguous_array_is_refused(doubling: onnxruntime.InferenceSession)
         run_bound(doubling, CpuContext(), OnGpu(ROWS[:, ::2]), ["twice"])
 
 
-def test_outputs_are_of_the_inputs_kind_and_keep_their_memory(doubling: onnxruntime.InferenceSession) -> None:
+def test_outputs_have_the_inputs_array_type_and_keep_their_memory(doubling: onnxruntime.InferenceSession) -> None:
     session = Session([(doubling, None)], SessionConfig("cuda"), CpuContext(), precision="fp32")
     assert session.run(ROWS, ["place"])[0].tolist() == [1, 0]
     twice, place = session.run(OnGpu(ROWS))

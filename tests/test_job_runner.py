@@ -1,4 +1,4 @@
-"""Jobs are read to their end, whatever a page, a file, the disk or a process does meanwhile."""
+"""Jobs are read to their end, even if a page, a file, the disk or a process fails."""
 
 import errno
 import logging
@@ -25,7 +25,7 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.serving.work_queue import NeverStarted
 
 DOCUMENT = pdf(GRAY)
-ASKED: Final = Record("", numbers=[1], count=1)
+ONE_PAGE: Final = Record("", numbers=[1], count=1)
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def jobs(tmp_path: Path) -> JobStore:
     return JobStore(tmp_path, 10**6, 100.0)
 
 
-def begun(job: Job, number: int, times: int) -> None:
-    """So often processes began this, and did not come back."""
+def record_deaths(job: Job, number: int, times: int) -> None:
+    """Record that this many processes began the step and died."""
     job.put(BEGUN, {number: times})
 
 
@@ -42,7 +42,7 @@ def test_a_full_disk_is_logged_once_and_retried_with_backoff(
     reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pauses: list[float] = []
-    job = jobs.add(DOCUMENT, ASKED)
+    job = jobs.add(DOCUMENT, ONE_PAGE)
     runner = JobRunner(jobs, reader, 10.0, lambda: len(pauses) >= 9)
     monkeypatch.setattr(runner.thread.stopped, "wait", pauses.append)
     monkeypatch.setattr(storage_threads, "POLL_S", 0.001)
@@ -70,8 +70,8 @@ def test_a_full_disk_is_logged_once_and_retried_with_backoff(
 def test_a_job_whose_end_cannot_be_written_stays_waiting(
     reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch, numbers: list[int]
 ) -> None:
-    job = jobs.add(DOCUMENT, replace(ASKED, numbers=numbers))
-    begun(job, 1, 1)
+    job = jobs.add(DOCUMENT, replace(ONE_PAGE, numbers=numbers))
+    record_deaths(job, 1, 1)
     monkeypatch.setattr(Job, "finish", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     if not numbers:
         monkeypatch.setattr(Reader, "open_document", lambda *_: 1 / 0)
@@ -80,37 +80,37 @@ def test_a_job_whose_end_cannot_be_written_stays_waiting(
     assert job.progress().state == "waiting"
 
 
-def test_documents_that_kill_are_given_up(reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_that_kill_workers_fail(reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[str, object]] = []
 
     def make(_jobs: JobStore, job: Job, name: str, _check: object) -> None:
         made.append((name, job.get(BEGUN)))
 
     monkeypatch.setattr(runner_module, "make_result", make)
-    hard, easy, hard_to_make = (jobs.add(DOCUMENT, replace(ASKED, formats=["pdf", "text"])) for _ in range(3))
-    begun(hard, OPENING, 3)
-    begun(easy, OPENING, 2)
-    begun(hard_to_make, OPENING - 1, 3)
+    hard, easy, hard_to_make = (jobs.add(DOCUMENT, replace(ONE_PAGE, formats=["pdf", "text"])) for _ in range(3))
+    record_deaths(hard, OPENING, 3)
+    record_deaths(easy, OPENING, 2)
+    record_deaths(hard_to_make, OPENING - 1, 3)
     JobRunner(jobs, reader, 10.0, bool).read_all()
     found = [(job.progress().state, job.page_count()) for job in (hard, easy, hard_to_make)]
     assert found == [("failure", 0), ("success", 1), ("success", 1)]
-    # The next one is noted before it is begun.
+    # Each result is recorded as record_deaths before it is made.
     assert made == [("pdf", {"-1": 1}), ("text", {"-2": 1}), ("text", {"-1": 3, "-2": 1})]
 
 
-def test_a_page_never_started_is_no_crash(reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_never_started_is_no_crash(reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "POLL_S", 0.01)
     outcomes = [QueueFull("full"), NeverStarted("behind"), DeadlineExceeded("late"), DeadlineExceeded("too late")]
     monkeypatch.setattr(reader, "_begin", Mock(side_effect=outcomes))
-    job = jobs.add(DOCUMENT, ASKED)
-    begun(job, 1, 1)
+    job = jobs.add(DOCUMENT, ONE_PAGE)
+    record_deaths(job, 1, 1)
     for _ in range(2):
         JobRunner(jobs, reader, 10.0, bool).read_all()
     assert [row["error"] for row in job.pages()] == ["too late"]
 
 
 def test_a_power_loss_during_a_write_loses_no_job(reader: Reader, jobs: JobStore) -> None:
-    job = jobs.add(DOCUMENT, ASKED)
+    job = jobs.add(DOCUMENT, ONE_PAGE)
     (job.folder / BEGUN).write_bytes(b"")
     (job.folder / "pages.jsonl").write_bytes(b'{"number": 1, "pa\x01": }\n')
     JobRunner(jobs, reader, 10.0, bool).read_all()
@@ -118,7 +118,7 @@ def test_a_power_loss_during_a_write_loses_no_job(reader: Reader, jobs: JobStore
 
 
 def test_a_finished_job_missing_in_the_database_is_not_read_again(reader: Reader, jobs: JobStore) -> None:
-    job = jobs.add(DOCUMENT, ASKED)
+    job = jobs.add(DOCUMENT, ONE_PAGE)
     job.put("done.json", {"state": "success"})
     assert jobs.all("NOT is_done") == [job]
     JobRunner(jobs, reader, 10.0, bool).read_all()
@@ -126,7 +126,7 @@ def test_a_finished_job_missing_in_the_database_is_not_read_again(reader: Reader
 
 
 def test_a_job_waits_for_a_broken_database(reader: Reader, jobs: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = jobs.add(DOCUMENT, ASKED)
+    job = jobs.add(DOCUMENT, ONE_PAGE)
     waiting = jobs.all("NOT is_done")
     with monkeypatch.context() as patched:
         patched.setattr(jobs, "all", lambda _: waiting)

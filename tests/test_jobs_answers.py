@@ -1,4 +1,4 @@
-"""Results of long jobs: made once, a page at a time, and sent from the disk."""
+"""Results of long jobs: made once, page by page, and sent from disk."""
 
 import csv
 import io
@@ -31,36 +31,36 @@ UMI_FILES = ("txt", "txtPlain", "jsonl", "csv", "pdfOneLayer")
 
 
 def add_pages(job: Job, count: int) -> None:
-    """As if so many dense pages of it were read."""
+    """Add `count` dense pages to the job, as if they had been read."""
     for number in range(1, count + 1):
         lines = (Line(f"as long as two lines of page {number} in a book, " * 3, 0.9, BOX),) * LINES
         page = pack_page(Page(1000, 1400, 0, lines, number))
         job.append_page({"number": number, "page": page, "took_s": 0.1, "at_s": 1.0})
 
 
-class Place(JobsApp):
-    """Documents that are left with each adapter."""
+class AdaptersApp(JobsApp):
+    """The application; creates jobs through several adapters."""
 
     def docling(self, **fields: Any) -> tuple[Job, str]:
-        """A task, and where its answer is."""
+        """Submit a document; returns its job and the path of the result."""
         sent = self.client.post("/v1/convert/file/async", data={"files": (io.BytesIO(pdf(GRAY)), "a.pdf"), **fields})
         task_id = json_of(sent)["task_id"]
         return self._found(task_id), f"/v1/result/{task_id}"
 
     def azure(self) -> tuple[Job, str]:
-        """A document of Azure's, and where its result is."""
+        """Submit a document; returns its job and the path of the result."""
         kind = "application/pdf"
         sent = self.client.post(f"{AZURE}:analyze?api-version=2024-11-30", data=pdf(GRAY), content_type=kind)
         where = urlsplit(sent.headers["Operation-Location"]).path
         return self._found(where.rpartition("/")[2]), where
 
     def umi(self) -> Job:
-        """A document of Umi-OCR's."""
+        """Upload a document; returns its job."""
         return self._found(json_of(post_document(self.client, "/api/doc/upload", pdf(GRAY)))["data"])
 
-    def ask_umi(self, job: Job, **how: object) -> Any:
-        """What the question for its pages is answered."""
-        with self.client.post("/api/doc/result", json={"id": job.id, "is_data": True, **how}) as answer:
+    def umi_pages(self, job: Job, **options: object) -> Any:
+        """Request the job's pages; returns the answer."""
+        with self.client.post("/api/doc/result", json={"id": job.id, "is_data": True, **options}) as answer:
             return json_of(answer)
 
     def _found(self, job_id: str) -> Job:
@@ -70,31 +70,31 @@ class Place(JobsApp):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with Place.running(tmp_path_factory.mktemp("jobs")) as found:
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdaptersApp]:
+    with AdaptersApp.running(tmp_path_factory.mktemp("jobs")) as found:
         yield found
 
 
-def fetching(place: Place, way: str) -> Callable[[], Any]:
-    """How a long result is fetched, whose pages are read."""
+def result_fetcher(app: AdaptersApp, way: str) -> Callable[[], Any]:
+    """Make a function that fetches the result of a long job, whose pages have been read."""
     if way in {"docling", "azure"}:
-        job, where = place.docling(**FORMATS) if way == "docling" else place.azure()
+        job, where = app.docling(**FORMATS) if way == "docling" else app.azure()
     else:
-        job, where = place.umi(), ""
+        job, where = app.umi(), ""
     add_pages(job, PAGES)
     job.finish()
     if where:
-        return lambda: place.client.get(where)
+        return lambda: app.client.get(where)
     if way not in UMI_FILES:
         sent = {"id": job.id, "is_data": True, "is_unread": False, "format": way}
-        return lambda: place.client.post("/api/doc/result", json=sent)
+        return lambda: app.client.post("/api/doc/result", json=sent)
     made = {"id": job.id, "file_types": [way]}
-    return lambda: place.client.get(json_of(place.client.post("/api/doc/download", json=made))["data"])
+    return lambda: app.client.get(json_of(app.client.post("/api/doc/download", json=made))["data"])
 
 
 @pytest.mark.parametrize("way", ["docling", "azure", "dict", "text", *UMI_FILES])
-def test_a_long_result_takes_the_memory_of_a_page(place: Place, way: str) -> None:
-    fetch = fetching(place, way)
+def test_a_long_result_needs_the_memory_of_one_page(app: AdaptersApp, way: str) -> None:
+    fetch = result_fetcher(app, way)
     tracemalloc.start()
     try:
         size_bytes = 0
@@ -109,35 +109,35 @@ def test_a_long_result_takes_the_memory_of_a_page(place: Place, way: str) -> Non
     assert peak_bytes < 1.5 * MB
 
 
-def test_pages_without_memory_are_answered_later(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = place.umi()
+def test_pages_are_refused_while_no_memory_is_left(app: AdaptersApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = app.umi()
     add_pages(job, 2)
     with monkeypatch.context() as patched:
         patched.setattr(Share, "take", Mock(side_effect=QueueFull("no memory")))
-        refused = place.client.post("/api/doc/result", json={"id": job.id, "is_data": True})
-    assert (refused.status_code, len(place.ask_umi(job)["data"])) == (503, 2)
+        refused = app.client.post("/api/doc/result", json={"id": job.id, "is_data": True})
+    assert (refused.status_code, len(app.umi_pages(job)["data"])) == (503, 2)
 
 
 FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "－1")
 
 
 @pytest.mark.parametrize("text", [*FORMULAS, "a=1;=2", "plain"])
-def test_no_cell_of_a_csv_file_is_a_formula(place: Place, text: str) -> None:
-    job = place.umi()
+def test_no_cell_of_a_csv_file_is_a_formula(app: AdaptersApp, text: str) -> None:
+    job = app.umi()
     job.append_page({"number": 1, "page": pack_page(Page(9, 9, 0, (Line(text, 0.9, BOX),), 1)), "took_s": 0, "at_s": 0})
     job.finish()
-    made = json_of(place.client.post("/api/doc/download", json={"id": job.id, "file_types": ["csv"]}))
-    sent = place.client.get(made["data"]).data.decode()
+    made = json_of(app.client.post("/api/doc/download", json={"id": job.id, "file_types": ["csv"]}))
+    sent = app.client.get(made["data"]).data.decode()
     (_, cell, _) = list(csv.reader(io.StringIO(sent, newline="")))[1]
     assert cell == (f"'{text}" if text in FORMULAS else text)
     assert f'"{cell}"' in sent
 
 
-def test_an_archive_without_a_readable_page_is_refused(place: Place) -> None:
-    job, where = place.docling(target_type="zip")
+def test_an_archive_without_a_readable_page_is_refused(app: AdaptersApp) -> None:
+    job, where = app.docling(target_type="zip")
     job.append_page({"number": 1, "error": "It is black.", "code": "engine_failed"})
     job.finish()
-    answer = place.client.get(where)
+    answer = app.client.get(where)
     assert (answer.status_code, "It is black." in answer.text) == (422, True)
 
 

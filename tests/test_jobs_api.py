@@ -1,4 +1,4 @@
-"""Jobs over HTTP: taken in, paged through, made files of, deleted; and those of a real service that is killed."""
+"""Jobs over HTTP: submitted, read page by page, downloaded, deleted; and jobs of a real service that is killed."""
 
 import io
 import json
@@ -24,71 +24,71 @@ from ocrsvc.settings.settings import Settings
 THREE = pdf(GRAY, BLACK, GRAY)
 
 
-class Place(JobsApp):
-    """How the native API is asked."""
+class NativeApp(JobsApp):
+    """The application with the native API's requests."""
 
     def submit(self, data: bytes = THREE, headers: Mapping[str, str] | None = None, **fields: Any) -> Any:
-        """What a form is answered."""
+        """Submit a document as a form; returns the response."""
         return post_document(self.client, "/v1/jobs", data, headers=headers, **fields)
 
     def get(self, path: str) -> Any:
-        """The JSON at a path below the jobs."""
+        """Return the JSON at a path below /v1/jobs."""
         return json_of(self.client.get(f"/v1/jobs/{path}"))
 
     def read(self, data: bytes = THREE, **fields: Any) -> str:
-        """The id of a job that is over."""
+        """Submit a document and wait for the end of its job; returns the job's id."""
         job_id: str = json_of(self.submit(data, **fields))["id"]
         self.work_until(lambda: self.get(job_id)["finished_at"])
         return job_id
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    told = {"callback_hosts": ("told.example",), "callback_secret": SECRET}
-    settings = Settings(job_pages=12, max_pages=2, **told)  # type: ignore[arg-type]
-    with Place.running(tmp_path_factory.mktemp("jobs"), settings, max_waiting=5, max_pages=24) as found:
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NativeApp]:
+    callbacks = {"callback_hosts": ("told.example",), "callback_secret": SECRET}
+    settings = Settings(job_pages=12, max_pages=2, **callbacks)  # type: ignore[arg-type]
+    with NativeApp.running(tmp_path_factory.mktemp("jobs"), settings, max_waiting=5, max_pages=24) as found:
         yield found
 
 
 @pytest.fixture
-def clean(place: Place, done: str) -> Iterator[Place]:
-    """The place, which has no job but `done` afterwards."""
-    yield place
-    for job in place.jobs.all():
+def clean_app(app: NativeApp, done: str) -> Iterator[NativeApp]:
+    """The application; after the test, all jobs except `done` are removed."""
+    yield app
+    for job in app.jobs.all():
         if job.id != done:
-            place.jobs.clear(job)
+            app.jobs.clear(job)
 
 
 @pytest.fixture(scope="module")
-def done(place: Place) -> str:
-    """The id of a job of three pages, of which one cannot be read, and which nobody deletes before the module's end."""
-    return place.read(format="txt,json")
+def done(app: NativeApp) -> str:
+    """The id of a finished job of three pages, one of which failed; no test deletes it."""
+    return app.read(format="txt,json")
 
 
-def test_job_status_shows_progress(place: Place, done: str) -> None:
-    job = place.get(done)
+def test_job_status_shows_progress(app: NativeApp, done: str) -> None:
+    job = app.get(done)
     assert (job["state"], job["name"], job["failed_pages"], job["formats"]) == ("done", "a.pdf", [2], ["text", "json"])
     assert job["pages"] == {"total": 3, "done": 3, "failed": 1, "in_document": 3}
     assert job["created_at"] <= job["started_at"] <= job["finished_at"]
 
 
-def test_a_new_job_waits_and_has_a_location(clean: Place) -> None:
-    answer = clean.submit(pages="2-3")
+def test_a_new_job_waits_and_has_a_location(clean_app: NativeApp) -> None:
+    answer = clean_app.submit(pages="2-3")
     job = json_of(answer)
     assert (answer.status_code, answer.headers["Location"], job["state"]) == (202, f"/v1/jobs/{job['id']}", "waiting")
     assert (job["pages"]["total"], job["pages"]["in_document"]) == (2, 3)
-    result = clean.client.get(f"{job['links']['result']}?format=pdf")
+    result = clean_app.client.get(f"{job['links']['result']}?format=pdf")
     assert (result.status_code, json_of(result)["code"]) == (409, "job_not_done")
 
 
 @pytest.mark.parametrize("send", ["raw", "json", "form"])
-def test_a_document_is_submitted_in_each_native_way(clean: Place, send: str) -> None:
+def test_a_document_is_submitted_in_each_native_way(clean_app: NativeApp, send: str) -> None:
     ways: dict[str, dict[str, Any]] = {
         "raw": {"data": THREE, "content_type": "application/pdf", "query_string": {"name": "b.pdf"}},
         "json": {"json": {"file": as_base64(THREE), "name": "b.pdf", "format": ["json"]}},
         "form": {"data": {"file": (io.BytesIO(THREE), "b.pdf")}},
     }
-    answer = clean.client.post("/v1/jobs", **ways[send])
+    answer = clean_app.client.post("/v1/jobs", **ways[send])
     assert (answer.status_code, json_of(answer)["name"]) == (202, "b.pdf")
 
 
@@ -96,41 +96,41 @@ REFUSED = filled(data_of("jobs_refused"), SECRET=SECRET)
 
 
 @pytest.mark.parametrize(("fields", "code"), [({"data": b"no image at all"}, "unsupported_image"), *REFUSED["codes"]])
-def test_impossible_job_options_are_refused(place: Place, fields: dict[str, Any], code: str) -> None:
-    before = len(place.jobs.all())
-    answer = place.submit(**fields)
+def test_impossible_job_options_are_refused(app: NativeApp, fields: dict[str, Any], code: str) -> None:
+    before = len(app.jobs.all())
+    answer = app.submit(**fields)
     assert (answer.status_code // 100, json_of(answer)["code"]) == (4, code)
-    assert len(place.jobs.all()) == before
+    assert len(app.jobs.all()) == before
 
 
-def test_refused_options_name_a_remedy_and_the_mask_header_counts(place: Place) -> None:
-    options = json_of(place.submit(timings="1"))["remedy"].rstrip(".").split(": ")[1].split(", ")
+def test_refused_options_name_a_remedy_and_the_mask_header_counts(app: NativeApp) -> None:
+    options = json_of(app.submit(timings="1"))["remedy"].rstrip(".").split(": ")[1].split(", ")
     assert {"words", "callback", "name"} <= set(options)
     assert not {"priority", "timing"} & set(options)
-    for fields, told in REFUSED["told"]:
-        problem = json_of(place.submit(**fields))
-        assert f"{problem['detail']} {problem.get('remedy', '')}" == told
-    answer = place.submit(headers={"X-Mask": "phone"}, format="pdf")
+    for fields, expected in REFUSED["told"]:
+        problem = json_of(app.submit(**fields))
+        assert f"{problem['detail']} {problem.get('remedy', '')}" == expected
+    answer = app.submit(headers={"X-Mask": "phone"}, format="pdf")
     assert (answer.status_code, json_of(answer)["code"]) == (400, "bad_option")
     assert "POST /v1/ocr?format=pdf&mask=" in json_of(answer)["remedy"]
 
 
-def test_words_that_a_pdf_needs_are_not_in_json_unless_asked_for(clean: Place) -> None:
-    ids = clean.read(format="pdf"), clean.read(format="pdf", words="true")
-    lines = [clean.get(f"{job_id}/pages")["pages"][0]["lines"] for job_id in ids]
+def test_words_that_a_pdf_needs_are_not_in_json_unless_asked_for(clean_app: NativeApp) -> None:
+    ids = clean_app.read(format="pdf"), clean_app.read(format="pdf", words="true")
+    lines = [clean_app.get(f"{job_id}/pages")["pages"][0]["lines"] for job_id in ids]
     assert ["words" in line[0] for line in lines] == [False, True]
 
 
-def test_a_job_may_have_more_pages_than_a_request_and_no_more_than_its_own_limit(clean: Place) -> None:
-    assert clean.submit(pdf(*[GRAY] * 12)).status_code == 202
-    answer = clean.submit(pdf(*[GRAY] * 13))
+def test_a_job_may_have_more_pages_than_a_request_up_to_its_limit(clean_app: NativeApp) -> None:
+    assert clean_app.submit(pdf(*[GRAY] * 12)).status_code == 202
+    answer = clean_app.submit(pdf(*[GRAY] * 13))
     assert (answer.status_code, json_of(answer)["code"]) == (413, "too_many_pages")
     assert "OCRSVC_JOB_PAGES" in json_of(answer)["detail"]
 
 
-def test_unfinished_jobs_and_pages_of_a_caller_are_limited(tmp_path: Path, place: Place) -> None:
+def test_unfinished_jobs_and_pages_of_a_caller_are_limited(tmp_path: Path, app: NativeApp) -> None:
     jobs = JobStore(tmp_path, 10**8, 3600.0, max_waiting=2, max_pages=7)
-    client = create_app(Settings(caller_header="X-Real-IP"), place.reader, jobs=jobs).test_client()
+    client = create_app(Settings(caller_header="X-Real-IP"), app.reader, jobs=jobs).test_client()
 
     def submit(caller: str, pages: int) -> int:
         document = pdf(*[GRAY] * pages)
@@ -141,93 +141,93 @@ def test_unfinished_jobs_and_pages_of_a_caller_are_limited(tmp_path: Path, place
     assert 202 in (submit("a", 1), submit("b", 1))
 
 
-def test_pages_come_a_few_at_a_time(place: Place, done: str) -> None:
-    first = place.client.get(f"/v1/jobs/{done}/pages?limit=2")
+def test_pages_are_returned_in_parts(app: NativeApp, done: str) -> None:
+    first = app.client.get(f"/v1/jobs/{done}/pages?limit=2")
     body = json_of(first)
     assert ([page["page"] for page in body["pages"]], body["next"], body["state"]) == ([1, 2], 2, "done")
     assert (body["pages"][0]["text"].splitlines()[0], body["pages"][1]["error"]["code"]) == (TEXT, "engine_failed")
     assert first.headers["Link"] == f'</v1/jobs/{done}/pages?after=2>; rel="next"'
-    rest = place.client.get(f"/v1/jobs/{done}/pages?after=2", headers={"Accept": "application/x-ndjson"})
+    rest = app.client.get(f"/v1/jobs/{done}/pages?after=2", headers={"Accept": "application/x-ndjson"})
     assert [json.loads(line)["page"] for line in rest.data.splitlines()] == [3]
-    assert place.get(f"{done}/pages?after=99")["pages"] == []
+    assert app.get(f"{done}/pages?after=99")["pages"] == []
 
 
-def test_an_answer_with_pages_is_limited_in_bytes(place: Place, done: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_with_pages_is_limited_in_bytes(app: NativeApp, done: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocrsvc.api.jobs.MAX_PAGES_BYTES", 10)
-    assert [page["page"] for page in place.get(f"{done}/pages")["pages"]] == [1]
+    assert [page["page"] for page in app.get(f"{done}/pages")["pages"]] == [1]
 
 
 WRONG_PAGES = ("after=-1", "limit=0", "limit=101", "after=x", "format=xml")
 
 
 @pytest.mark.parametrize("asked", [*map("pages?{}".format, WRONG_PAGES), "result?format=docx", "result?format=answer"])
-def test_malformed_job_requests_are_refused(place: Place, done: str, asked: str) -> None:
-    assert json_of(place.client.get(f"/v1/jobs/{done}/{asked}"))["code"] == "bad_option"
+def test_malformed_job_requests_are_refused(app: NativeApp, done: str, asked: str) -> None:
+    assert json_of(app.client.get(f"/v1/jobs/{done}/{asked}"))["code"] == "bad_option"
 
 
-def test_a_result_file_is_made_once_and_kept(place: Place, done: str) -> None:
-    job = place.jobs.find(done)
+def test_a_result_file_is_made_once_and_kept(app: NativeApp, done: str) -> None:
+    job = app.jobs.find(done)
     assert job is not None
     assert {file.name for file in (job.folder / "out").iterdir()} == {"text", "json"}
-    answer = place.client.get(f"/v1/jobs/{done}/result?format=txt")
+    answer = app.client.get(f"/v1/jobs/{done}/result?format=txt")
     assert answer.headers["Content-Disposition"] == 'attachment; filename="a.txt"'
     assert answer.content_type == "text/plain; charset=utf-8"
     assert answer.text.splitlines()[0] == TEXT
     (job.folder / "out" / "text").write_bytes(b"kept")
-    assert place.client.get(f"/v1/jobs/{done}/result?format=text").data == b"kept"
+    assert app.client.get(f"/v1/jobs/{done}/result?format=text").data == b"kept"
 
 
 @pytest.mark.parametrize(
     ("name", "counted", "count"),
     [("json", b'{"page":', 3), ("ndjson", b'{"page":', 3), ("hocr", b'class="ocr_page"', 2), ("pdf", b"%PDF-", 1)],
 )
-def test_a_result_has_every_page_that_was_read(place: Place, done: str, name: str, counted: bytes, count: int) -> None:
-    data = place.client.get(f"/v1/jobs/{done}/result?format={name}").data
+def test_a_result_has_every_page_read(app: NativeApp, done: str, name: str, counted: bytes, count: int) -> None:
+    data = app.client.get(f"/v1/jobs/{done}/result?format={name}").data
     assert data.count(counted) == count
 
 
-def test_a_failed_job_has_its_error(clean: Place) -> None:
-    job_id = json_of(clean.submit())["id"]
-    job = clean.jobs.find(job_id)
+def test_a_failed_job_has_its_error(clean_app: NativeApp) -> None:
+    job_id = json_of(clean_app.submit())["id"]
+    job = clean_app.jobs.find(job_id)
     assert job is not None
     job.put(RECORD, {**job.get(RECORD), "options": {"of_tomorrow": 1}})
-    clean.work_until(lambda: clean.get(job_id)["finished_at"])
-    job = clean.get(job_id)
+    clean_app.work_until(lambda: clean_app.get(job_id)["finished_at"])
+    job = clean_app.get(job_id)
     assert (job["state"], "of_tomorrow" in job["error"]["detail"]) == ("failed", True)
-    result = clean.client.get(f"/v1/jobs/{job_id}/result")
+    result = clean_app.client.get(f"/v1/jobs/{job_id}/result")
     assert (result.status_code, json_of(result)["code"]) == (409, "job_failed")
 
 
-def test_a_deleted_job_is_not_found(clean: Place) -> None:
-    job_id = json_of(clean.submit())["id"]
-    assert clean.client.delete(f"/v1/jobs/{job_id}").status_code == 204
+def test_a_deleted_job_is_not_found(clean_app: NativeApp) -> None:
+    job_id = json_of(clean_app.submit())["id"]
+    assert clean_app.client.delete(f"/v1/jobs/{job_id}").status_code == 204
     for path in ("", "/pages", "/result"):
-        assert json_of(clean.client.get(f"/v1/jobs/{job_id}{path}"))["code"] == "unknown_job"
-    assert clean.client.delete(f"/v1/jobs/{job_id}").status_code == 404
+        assert json_of(clean_app.client.get(f"/v1/jobs/{job_id}{path}"))["code"] == "unknown_job"
+    assert clean_app.client.delete(f"/v1/jobs/{job_id}").status_code == 404
 
 
 @pytest.mark.parametrize("name", ["..", "x", "%2e%2e", ".lock", "0" * 36, "a" * 3000])
-def test_malformed_job_ids_are_not_found(place: Place, name: str) -> None:
-    assert place.client.get(f"/v1/jobs/{name}").status_code == 404
+def test_malformed_job_ids_are_not_found(app: NativeApp, name: str) -> None:
+    assert app.client.get(f"/v1/jobs/{name}").status_code == 404
 
 
-def test_jobs_of_other_formats_are_not_shown(clean: Place) -> None:
-    of_umi = json_of(post_document(clean.client, "/api/doc/upload", THREE, json='{"pageList": [1, 2]}'))["data"]
-    assert clean.client.get(f"/v1/jobs/{of_umi}").status_code == 404
-    assert json_of(clean.client.post("/api/doc/result", json={"id": of_umi}))["code"] == 100
+def test_jobs_of_other_formats_are_not_shown(clean_app: NativeApp) -> None:
+    of_umi = json_of(post_document(clean_app.client, "/api/doc/upload", THREE, json='{"pageList": [1, 2]}'))["data"]
+    assert clean_app.client.get(f"/v1/jobs/{of_umi}").status_code == 404
+    assert json_of(clean_app.client.post("/api/doc/result", json={"id": of_umi}))["code"] == 100
 
 
-def test_listing_needs_keys_and_submitting_needs_a_store(place: Place) -> None:
-    listed = place.client.get("/v1/jobs")
+def test_listing_needs_keys_and_submitting_needs_a_store(app: NativeApp) -> None:
+    listed = app.client.get("/v1/jobs")
     assert (listed.status_code, json_of(listed)["code"]) == (403, "keys_needed")
-    off = create_app(Settings(), place.reader).test_client().post("/v1/jobs", data=THREE)
+    off = create_app(Settings(), app.reader).test_client().post("/v1/jobs", data=THREE)
     assert (off.status_code, json_of(off)["code"]) == (501, "jobs_off")
     assert "OCRSVC_JOBS_BYTES" in json_of(off)["remedy"]
 
 
-def test_same_idempotency_key_returns_the_same_job(clean: Place) -> None:
+def test_same_idempotency_key_returns_the_same_job(clean_app: NativeApp) -> None:
     def send(key: str, **fields: Any) -> Any:
-        return clean.submit(headers={"Idempotency-Key": key}, **fields)
+        return clean_app.submit(headers={"Idempotency-Key": key}, **fields)
 
     first, again, other = send("one"), send("one"), send("two")
     assert json_of(first)["id"] == json_of(again)["id"] != json_of(other)["id"]
@@ -238,13 +238,13 @@ def test_same_idempotency_key_returns_the_same_job(clean: Place) -> None:
 
 PAGES = 40
 READ_AHEAD = 2
-# So long that the rest of the pages takes longer than killing the service, and than asking for what is not there yet.
+# So long that pages are still unread after the service was killed and restarted, and its progress requested.
 LATENCY_S = 0.15
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[JobService, str]]:
-    """A service that was killed twice while it read a job, and started again; and the job."""
+    """A service that was killed and restarted twice while it read a job, and the job's id."""
     with job_service(tmp_path_factory.mktemp("jobs"), {"OCRSVC_FAKE_LATENCY_S": str(LATENCY_S)}) as running:
         job_id = running.submit(numbered_pdf(PAGES), format="pdf")
         for upto in (8, 16):
@@ -280,7 +280,7 @@ def test_reading_of_a_deleted_job_ends_within_a_page(service: JobService) -> Non
     read = service.server.metric("ocrsvc_images_total")
     assert service.server.metric('ocrsvc_stage_seconds_count{source="job",stage="total"}') > 0
     assert service.server.metric('ocrsvc_stage_seconds_count{source="request",stage="total"}') == 0
-    # Begun when the other is left.
+    # This job begins after the deleted one was abandoned.
     service.wait(service.submit(numbered_pdf(1)), lambda job: job["state"] == "done")
     assert service.server.metric("ocrsvc_images_total") <= read + READ_AHEAD + 1
 

@@ -1,4 +1,4 @@
-"""A line recognizer of a package becomes an engine; Latin words that it cannot know are read by another."""
+"""A package's line recognizer becomes an engine; another one reads the Latin words that it cannot read."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ HEIGHT_PX = 40
 
 
 class SizeReader:
-    """Reads the word "line" and the crop's size, with overlapping boxes for the characters, in logical order."""
+    """Reads "line" and the crop's height, in logical order; the characters' boxes overlap."""
 
     def crop_size(self, along: float, across: float) -> tuple[int, int]:
         return crop_of_height(along, across, HEIGHT_PX)
@@ -63,7 +63,7 @@ TAKEN = RecognizerEntry("fake", f"{__name__}:open_sizes")
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Install a package whose line recognizer is an attribute of this module."""
+    """A function that installs a package; its line recognizer is an attribute of this module."""
 
     def installed(attribute: str) -> None:
         point = EntryPoint(attribute.lower(), f"{__name__}:{attribute}", "ocrsvc.recognizers")
@@ -77,7 +77,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     plugins.engines.cache_clear()
 
 
-def test_without_a_runtime_the_extra_that_brings_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_extra_of_a_missing_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ocrsvc.engines.line_engine", None)  # importing it fails from here on
     with pytest.raises(EngineUnavailable, match=r"pip install '\.\[cpu\]'"):
         open_engine_in_process(Settings(engine="tesseract"), ThreadPlan(1, 1, 1))
@@ -107,7 +107,7 @@ def test_a_line_recognizer_may_not_take_the_name_of_an_engine(install: Callable[
 @pytest.mark.parametrize(
     "middles", [[0.1, 0.5, 0.9], [0.5, 0.5, 0.5], [0.9, 0.1, 0.2], [1.0, 1.0, 1.0], [-1.0, 2.0, 0.0]]
 )
-def test_characters_keep_their_order_on_the_page_and_a_place_of_their_own(middles: list[float]) -> None:
+def test_characters_keep_their_order_and_have_different_positions(middles: list[float]) -> None:
     path = path_at("abc", middles, [1.0, 0.5, 0.0], 60)
     assert path is not None
     places = path.first[np.argsort(middles, kind="stable")].tolist()
@@ -116,8 +116,8 @@ def test_characters_keep_their_order_on_the_page_and_a_place_of_their_own(middle
     assert path_at("abc", middles, [1.0] * 3, 5) is None, "too narrow for three characters"
 
 
-def written(text: str, sure: Sequence[bool], *, from_right: bool = False) -> LineText:
-    """A line whose characters stand at equal distances; those of words that are not sure have confidence 0.5."""
+def recognized(text: str, sure: Sequence[bool], *, from_right: bool = False) -> LineText:
+    """A line of equally spaced characters; in words that are not sure, their confidence is 0.5."""
     words, count = text.split(" "), len(text)
     values = [0.95 if is_sure else 0.5 for word, is_sure in zip(words, sure, strict=True) for _ in f"{word} "][:count]
     middles = (np.arange(count) + 0.5) / count
@@ -127,7 +127,7 @@ def written(text: str, sure: Sequence[bool], *, from_right: bool = False) -> Lin
 
 @dataclass
 class PageDouble:
-    """Reads the given lines one after the other, and remembers where."""
+    """Returns the given lines one after the other, and records where it was asked to read."""
 
     texts: list[LineText]
     asked: list[Outline] = field(default_factory=list)
@@ -143,9 +143,9 @@ class PageDouble:
 
 @pytest.mark.parametrize("case", CASES["latin words"], ids=lambda case: str(case["says"]))
 def test_doubtful_words_are_replaced_if_they_are_latin(case: Any) -> None:
-    line = written(case["line"], case["sure"], from_right=case.get("from_right", False))
+    line = recognized(case["line"], case["sure"], from_right=case.get("from_right", False))
     latin = PageDouble(
-        [replace(written(text, [True] * len(text.split())), confidence=sure) for text, sure in case["latin"]]
+        [replace(recognized(text, [True] * len(text.split())), confidence=sure) for text, sure in case["latin"]]
     )
     outline = rectangle(0, 0, 12 * len(line.text), 24)
     [found] = LatinWords(PageDouble([line]), latin).read([outline])

@@ -1,4 +1,4 @@
-"""The load scripts, really run by locust: right answers pass, a wrong one fails the run."""
+"""The load scripts run under locust; with right answers they pass."""
 
 import subprocess
 
@@ -17,7 +17,7 @@ def run_locust(name: str, host: str, run_s: int = 3) -> subprocess.CompletedProc
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["steady", "staircase", "mixed"])
 def test_right_answers_pass(name: str, server: Server) -> None:
-    # On a busy machine its own start may take all of a short run.
+    # On a busy machine, locust's start may take all of a short run.
     for run_s in (3, 15, 30):
         done = run_locust(name, server.url, run_s)
         if "No page was read" not in done.stdout + done.stderr:

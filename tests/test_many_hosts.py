@@ -35,8 +35,8 @@ _END_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Three hosts, a node for clients, and each proxy on a node of its own, by name."""
+class Cluster:
+    """Three hosts, a node for clients, and a node for each proxy, by the proxy's name."""
 
     network: Network
     hosts: list[Host]
@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response and its time."""
+    """A response and the time that it took."""
 
     status: int
     body: bytes
@@ -54,8 +54,8 @@ class Answer:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """The network with the proxies, started once; each test starts its own services."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The network and its proxies, started once; each test starts the services it needs."""
     with ExitStack() as stack:
         try:
             network = stack.enter_context(closing(Network()))
@@ -73,15 +73,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
                 if os.environ.get("CI"):
                     pytest.fail(str(error))
                 pytest.skip(str(error))
-        yield Place(network, hosts, clients, proxies)
+        yield Cluster(network, hosts, clients, proxies)
 
 
 def ask(
-    place: Place, proxy: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    cluster: Cluster, proxy: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> Answer:
     began_s = time.monotonic()
-    with entered(place.clients):
-        connection = http.client.HTTPConnection(place.proxies[proxy].address, HTTP_PORT, timeout=_ANSWER_S)
+    with entered(cluster.clients):
+        connection = http.client.HTTPConnection(cluster.proxies[proxy].address, HTTP_PORT, timeout=_ANSWER_S)
         try:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
@@ -91,8 +91,8 @@ def ask(
 
 
 @contextmanager
-def loads(place: Place, folder: Path) -> Iterator[dict[str, Any]]:
-    """Clients of each proxy and one that needs none ask while the block runs; their results afterwards, by load."""
+def loads(cluster: Cluster, folder: Path) -> Iterator[dict[str, Any]]:
+    """Send requests through each proxy, and directly by our client, during the block; then yields results by load."""
     bodies = {"http": PAGE, "grpc": infer_request(PAGE).SerializeToString()}
     for kind, body in bodies.items():
         (folder / kind).write_bytes(body)
@@ -101,13 +101,13 @@ def loads(place: Place, folder: Path) -> Iterator[dict[str, Any]]:
     plans = {
         f"{kind} by {name}": {"kind": kind, "path": paths[kind], "body": str(folder / kind), "pause_s": 0.02}
         | {"address": f"{node.address}:{ports[kind]}", "grpc_retries": name == "nginx", **common}
-        for name, node in place.proxies.items()
+        for name, node in cluster.proxies.items()
         for kind in bodies
     }
-    urls = ",".join(host.url for host in place.hosts)
+    urls = ",".join(host.url for host in cluster.hosts)
     plans["ocrsvc.client"] = {**plans["http by nginx"], "kind": "library", "address": urls}
     (folder / "plans.json").write_text(json.dumps(list(plans.values())))
-    command = [*inside(place.clients), sys.executable, str(_CLIENT), str(folder / "plans.json"), "--until-eof"]
+    command = [*inside(cluster.clients), sys.executable, str(_CLIENT), str(folder / "plans.json"), "--until-eof"]
     found: dict[str, Any] = {}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
@@ -118,29 +118,29 @@ def loads(place: Place, folder: Path) -> Iterator[dict[str, Any]]:
     found.update(zip(plans, results, strict=True))
 
 
-def test_no_request_fails_while_hosts_are_killed_cut_off_drained_and_restarted(place: Place, tmp_path: Path) -> None:
-    first, second, third = place.hosts
-    with serving(place.hosts), loads(place, tmp_path) as found:
-        wait_until(lambda: asked(second) > 20, "clients ask")
+def test_no_request_fails_while_hosts_are_killed_isolated_and_restarted(cluster: Cluster, tmp_path: Path) -> None:
+    first, second, third = cluster.hosts
+    with serving(cluster.hosts), loads(cluster, tmp_path) as found:
+        wait_until(lambda: pages_read(second) > 20, "clients send requests")
         first.kill()
-        before = asked(second)
-        wait_until(lambda: asked(second) > before + 20, "others are asked instead")
+        before = pages_read(second)
+        wait_until(lambda: pages_read(second) > before + 20, "the other hosts take over")
         first.start()
-        place.network.cut_off(second.node)
+        cluster.network.cut_off(second.node)
         first.wait_until_ready()
-        proxies = place.proxies.values()
-        wait_until(lambda: not any(is_connected(node, second) for node in proxies), "nobody waits for the silent host")
-        wait_until(lambda: all(is_connected(node, first) for node in proxies), "everybody has found the first again")
+        proxies = cluster.proxies.values()
+        wait_until(lambda: not any(is_connected(node, second) for node in proxies), "no proxy uses the silent host")
+        wait_until(lambda: all(is_connected(node, first) for node in proxies), "all proxies use the first host again")
         third.ask_to_end()
         assert third.server is not None
         assert third.server.wait_for_exit() == 0
-        place.network.restore(second.node)
+        cluster.network.restore(second.node)
     wrong = {load: result["outcomes"] for load, result in found.items() if set(result["outcomes"]) != {"right"}}
     assert not wrong
     assert len(found) == 2 * len(PROXIES) + 1
 
 
-def asked(host: Host) -> float:
+def pages_read(host: Host) -> float:
     assert host.server is not None
     with entered(host.node):
         return host.server.metric("ocrsvc_images_total")
@@ -154,10 +154,10 @@ def is_connected(node: Node, host: Host) -> bool:
 Seen = dict[str, list[Mapping[str, str]]]
 
 
-class Asked(QuietHandler):
-    """In place of a service. It is ready; the first that a client posts is read and not answered.
+class FirstUnanswered(QuietHandler):
+    """Replaces a service: it is ready, reads the first POST of each client, and does not answer it.
 
-    Its connection is closed after `break_s`, or when `ended` is set; `seen` are the headers of all posts, by client.
+    The connection is closed after `break_s`, or when `ended` is set. `seen` has the headers of all POSTs, by client.
     """
 
     seen: Seen
@@ -178,69 +178,69 @@ class Asked(QuietHandler):
 
 
 @contextmanager
-def breaking_once(place: Place, break_s: float) -> Iterator[Seen]:
-    """Run `Asked` in place of all services; the requests posted to any of them."""
+def breaking_once(cluster: Cluster, break_s: float) -> Iterator[Seen]:
+    """Run `FirstUnanswered` in cluster of all services; yields the headers of the POSTs that they received."""
     seen: Seen = defaultdict(list)
     ended = threading.Event()
-    handler = type("Handler", (Asked,), {"seen": seen, "break_s": break_s, "ended": ended})
+    handler = type("Handler", (FirstUnanswered,), {"seen": seen, "break_s": break_s, "ended": ended})
     with ExitStack() as stack:
-        for host in place.hosts:
+        for host in cluster.hosts:
             with entered(host.node):
                 stack.enter_context(http_server(handler, host.node.address, SERVICE_PORT))
             stack.callback(ended.set)
         for name in PROXIES:
-            ready = partial(ask, place, name, "GET", "/readyz")
+            ready = partial(ask, cluster, name, "GET", "/readyz")
             wait_until(lambda ready=ready: ready().status == http.client.OK, f"{name} sees a host")  # type: ignore[misc]
         yield seen
 
 
-def post_through_each(place: Place, path: str, timeout: str) -> dict[str, Answer]:
+def post_through_each(cluster: Cluster, path: str, timeout: str) -> dict[str, Answer]:
     with ThreadPoolExecutor(len(PROXIES)) as pool:
         headers = [{"X-Request-Timeout": timeout, "X-Client": name} for name in PROXIES]
-        answers = pool.map(lambda name, own: ask(place, name, "POST", path, PAGE, own), PROXIES, headers)
+        answers = pool.map(lambda name, own: ask(cluster, name, "POST", path, PAGE, own), PROXIES, headers)
         return dict(zip(PROXIES, answers, strict=True))
 
 
-def test_safe_requests_are_retried_with_the_remaining_time(place: Place) -> None:
-    with breaking_once(place, 0.5) as seen:
-        assert {answer.status for answer in post_through_each(place, OCR, "15").values()} == {http.client.OK}
+def test_safe_requests_are_retried_with_the_remaining_time(cluster: Cluster) -> None:
+    with breaking_once(cluster, 0.5) as seen:
+        assert {answer.status for answer in post_through_each(cluster, OCR, "15").values()} == {http.client.OK}
         again = {name: posted[1] for name, posted in seen.items()}
         seen.clear()
-        uploads = post_through_each(place, "/api/doc/upload", "15")
+        uploads = post_through_each(cluster, "/api/doc/upload", "15")
     left_s = {
         name: float(headers["x-request-timeout"]) - float(headers.get("x-request-elapsed", 0))
         for name, headers in again.items()
     }
-    # HAProxy writes the headers once, so that its second try has all the time again.
+    # HAProxy sets the headers once, so its second try has the full time.
     assert left_s.pop("haproxy") == 15
-    # More may have gone by on a machine with much to do.
+    # On a busy machine, more time may have passed.
     assert all(5.0 < left < 14.6 for left in left_s.values()), left_s
     assert all(answer.status >= http.client.INTERNAL_SERVER_ERROR for answer in uploads.values())
     assert {name: len(posted) for name, posted in seen.items()} == dict.fromkeys(PROXIES, 1)
 
 
-def test_proxy_waits_for_a_silent_host_until_the_clients_limit(place: Place) -> None:
-    with breaking_once(place, _ANSWER_S) as seen:
-        answers = post_through_each(place, OCR, "0.8")
+def test_proxy_waits_for_a_silent_host_until_the_clients_limit(cluster: Cluster) -> None:
+    with breaking_once(cluster, _ANSWER_S) as seen:
+        answers = post_through_each(cluster, OCR, "0.8")
     assert {answer.status for answer in answers.values()} == {http.client.GATEWAY_TIMEOUT}
     assert {name: len(posted) for name, posted in seen.items()} == dict.fromkeys(PROXIES, 1)
-    # nginx has no limits that a header gives: it rounds up to what it has.
+    # nginx takes no timeout from a header; it uses the next longer one of its configuration.
     waits_s = {"nginx": 2.0, "haproxy": 0.8, "envoy": 0.8}
     assert all(-0.05 < answer.after_s - waits_s[name] < 3.0 for name, answer in answers.items()), answers
 
 
-def test_model_and_operator_routes_are_blocked_by_proxies(place: Place) -> None:
+def test_model_and_operator_routes_are_blocked_by_proxies(cluster: Cluster) -> None:
     closed = [path + "x" for entry in adapters().values() for path in entry.operate_paths]
     assert closed
     statuses = {
-        (name, path): ask(place, name, "POST", path).status
+        (name, path): ask(cluster, name, "POST", path).status
         for name in PROXIES
         for path in [*closed, "/metrics", "//metrics", "/ops/denylist", "/%6detrics"]
     }
     assert set(statuses.values()) == {403}, statuses
-    # The service takes %2F for a slash; Envoy refuses such a path.
+    # The service decodes %2F as a slash; Envoy refuses such a path.
     hidden = {
-        (name, path): ask(place, name, "POST", path.replace("/", "%2F").replace("%2F", "/", 1)).status
+        (name, path): ask(cluster, name, "POST", path.replace("/", "%2F").replace("%2F", "/", 1)).status
         for name in PROXIES
         for path in [*closed, "/ops/denylist"]
     }

@@ -1,4 +1,4 @@
-"""Memory use from made-up /proc and cgroup folders and this process, and glibc's arenas."""
+"""Memory use as read from made-up /proc and cgroup folders, and glibc's arenas."""
 
 import platform
 import resource
@@ -27,14 +27,14 @@ def test_smaller_limit_counts_without_reclaimable_memory(tmp_path: Path, case: d
 
 
 def write(root: Path, files: dict[str, str]) -> None:
-    """The kernel's files, of a machine of 16 GB of which 1 GB is free or can be reclaimed."""
+    """Write the kernel's files of a machine with 16 GB, 1 GB of which is free or reclaimable."""
     meminfo = "MemTotal:       16000000 kB\nMemFree: 1 kB\nMemAvailable:    1000000 kB\n"
     for name, text in {"proc/meminfo": meminfo, **files}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
 
 
-# Each thread allocates while all are alive, so that an unlimited malloc gives each an arena of its own.
+# Each thread allocates while all threads are alive: an unlimited malloc gives every thread an arena.
 ARENAS = data_of("programs")["arenas"]
 
 
@@ -43,17 +43,17 @@ def arenas(mode: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc, whose arenas these are")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="tests arenas of glibc")
 def test_many_threads_share_two_arenas() -> None:
     assert arenas("limited") == 2
     assert arenas("unlimited") > 2
 
 
-# What is freed between two things that stay cannot leave the heap by itself.
-GIVING_BACK = data_of("programs")["giving_back"]
+# The heap does not shrink by itself when a block between two live ones is freed.
+RELEASE = data_of("programs")["giving_back"]
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc, whose heap this is")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="tests the heap of glibc")
 def test_free_memory_returns_to_the_system() -> None:
-    done = subprocess.run([sys.executable, "-c", GIVING_BACK], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", RELEASE], capture_output=True, text=True, check=True, timeout=60)
     assert int(done.stdout) > 40_000_000

@@ -1,4 +1,4 @@
-"""Which versions are wanted and which one reads a request: policies, labels, shares, languages, and the state file."""
+"""Which versions are wanted, and which one reads a request: policies, labels, shares, languages, the state file."""
 
 import logging
 import multiprocessing
@@ -27,8 +27,8 @@ ACCEPTED = Verdict(accepted=True)
 POLICIES = data_of("model_policies")
 
 
-class Place:
-    """A repository with its state: three versions of a model, all accepted."""
+class Models:
+    """A repository and its state: three accepted versions of a model."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.now_s = folder / "models", 0.0
@@ -59,109 +59,109 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def models(tmp_path: Path) -> Models:
+    return Models(tmp_path)
 
 
 @pytest.mark.parametrize(("versions", "available"), POLICIES["valid"])
-def test_policy_selects_the_versions_that_may_serve(place: Place, versions: str, available: list[str]) -> None:
-    place.policy(f"[mine]\nversions = {versions}")
-    assert place.available() == [*available, "ppocr/1"]
+def test_policy_selects_the_versions_that_may_serve(models: Models, versions: str, available: list[str]) -> None:
+    models.policy(f"[mine]\nversions = {versions}")
+    assert models.available() == [*available, "ppocr/1"]
 
 
 @pytest.mark.parametrize(("text", "said"), POLICIES["invalid"])
 def test_invalid_policy_stops_the_start_and_is_ignored_later(
-    place: Place, text: str, said: str, caplog: pytest.LogCaptureFixture
+    models: Models, text: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    control = place.control()
-    place.policy(text)
+    control = models.control()
+    models.policy(text)
     with pytest.raises(SettingsError, match=said):
-        place.control()
+        models.control()
     with caplog.at_level(logging.ERROR):
         control.reread()
     assert said in caplog.text
     assert [str(one) for one in control.catalogue().available] == ["mine/3", "ppocr/1"]
 
 
-def test_new_worker_uses_the_last_valid_policies(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    place.policy("[mine]\nversions = [1]")
-    assert place.available() == ["mine/1", "ppocr/1"]
-    place.policy("[mine")
+def test_new_worker_uses_the_last_valid_policies(models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    models.policy("[mine]\nversions = [1]")
+    assert models.available() == ["mine/1", "ppocr/1"]
+    models.policy("[mine")
     with caplog.at_level(logging.ERROR):
-        assert place.available() == ["mine/1", "ppocr/1"]
+        assert models.available() == ["mine/1", "ppocr/1"]
     assert "stay in use: models.toml is not valid TOML" in caplog.text
 
 
 @pytest.mark.parametrize("base_path", ["mine", "{folder}/mine", ""])
-def test_models_config_is_equivalent_to_models_toml(place: Place, base_path: str) -> None:
-    text = POLICIES["models_config"] % base_path.format(folder=place.folder)
-    (place.folder / TENSORFLOW_FILE).write_text(text)
-    # What the file does not name is not wanted, as with TensorFlow Serving.
-    assert place.available() == ["mine/3", "mine/1"]
-    assert place.selector().select(ReadOptions(model="mine:canary")).number == 3
+def test_models_config_is_equivalent_to_models_toml(models: Models, base_path: str) -> None:
+    text = POLICIES["models_config"] % base_path.format(folder=models.folder)
+    (models.folder / TENSORFLOW_FILE).write_text(text)
+    # As in TensorFlow Serving, models that the file does not name are not wanted.
+    assert models.available() == ["mine/3", "mine/1"]
+    assert models.selector().select(ReadOptions(model="mine:canary")).number == 3
 
 
 @pytest.mark.parametrize(("text", "said"), POLICIES["invalid_models_config"])
-def test_error_names_the_fault_in_models_config(place: Place, text: str, said: str) -> None:
-    (place.folder / TENSORFLOW_FILE).write_text(text)
+def test_error_names_the_fault_in_models_config(models: Models, text: str, said: str) -> None:
+    (models.folder / TENSORFLOW_FILE).write_text(text)
     with pytest.raises(SettingsError, match=said):
-        read_policies(place.folder)
+        read_policies(models.folder)
 
 
-def test_two_files_of_policies_are_refused(place: Place) -> None:
-    place.policy("")
-    (place.folder / TENSORFLOW_FILE).write_text("")
+def test_two_files_of_policies_are_refused(models: Models) -> None:
+    models.policy("")
+    (models.folder / TENSORFLOW_FILE).write_text("")
     with pytest.raises(SettingsError, match="both"):
-        place.control()
+        models.control()
 
 
 @pytest.mark.parametrize(("asked", "name"), POLICIES["tiers and languages"])
-def test_tier_and_language_select_a_model_default_first(place: Place, asked: dict[str, Any], name: str) -> None:
-    place.add("mine", 4, languages=("en", "zh"))
-    place.add("cyrillic", 1, tier="tiny", languages=("ru", "en"))
-    assert place.selector().select(ReadOptions(**asked)).name == name
+def test_tier_and_language_select_a_model_default_first(models: Models, asked: dict[str, Any], name: str) -> None:
+    models.add("mine", 4, languages=("en", "zh"))
+    models.add("cyrillic", 1, tier="tiny", languages=("ru", "en"))
+    assert models.selector().select(ReadOptions(**asked)).name == name
 
 
 @pytest.mark.parametrize(("draw", "number"), [(0.04, 3), (0.05, 2), (0.99, 2)])
-def test_a_share_of_the_traffic_goes_to_a_label_and_the_rest_to_stable(place: Place, draw: float, number: int) -> None:
-    place.policy("[mine]\nlabels = {stable = 2, canary = 3}\nshares = {canary = 0.05}")
-    assert place.selector(draw).select(ReadOptions()).number == number
+def test_a_share_of_requests_goes_to_a_label_and_the_rest_to_stable(models: Models, draw: float, number: int) -> None:
+    models.policy("[mine]\nlabels = {stable = 2, canary = 3}\nshares = {canary = 0.05}")
+    assert models.selector(draw).select(ReadOptions()).number == number
 
 
-def test_loads_and_unloads_override_the_policy(place: Place) -> None:
-    control = place.control()
+def test_loads_and_unloads_override_the_policy(models: Models) -> None:
+    control = models.control()
     control.unload("mine")
-    assert place.available() == ["ppocr/1"]
+    assert models.available() == ["ppocr/1"]
     control.load("mine", 1)
-    assert place.available() == ["mine/3", "mine/1", "ppocr/1"]
+    assert models.available() == ["mine/3", "mine/1", "ppocr/1"]
     control.unload("mine", 3)
-    assert place.available() == ["mine/2", "mine/1", "ppocr/1"]
+    assert models.available() == ["mine/2", "mine/1", "ppocr/1"]
     with pytest.raises(UnknownModel, match="yours"):
         control.load("yours")
 
 
-def test_operators_labels_override_those_of_the_policy(place: Place) -> None:
-    place.policy('[mine]\nversions = "all"\nlabels = {stable = 3, old = 1}')
-    control = place.control()
+def test_operators_labels_override_those_of_the_policy(models: Models) -> None:
+    models.policy('[mine]\nversions = "all"\nlabels = {stable = 3, old = 1}')
+    control = models.control()
     control.set_labels("mine", {"stable": 2, "old": None})
-    assert place.selector().select(ReadOptions()).number == 2
+    assert models.selector().select(ReadOptions()).number == 2
     assert [one.labels for one in control.status("mine")] == [(), ("stable",), ()]
-    place.add("mine", 4, verdict=None)
+    models.add("mine", 4, verdict=None)
     for wrong in (4, 9):
         with pytest.raises(UnknownModel, match=f"mine/{wrong}"):
             control.set_labels("mine", {"stable": wrong})
 
 
-def test_state_survives_restarts_and_damaged_files_are_kept(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    place.control().unload("mine")
-    assert StateStore(place.store.folder).read().unloads == {"mine"}
-    (place.store.folder / STATE_FILE).write_text('{"verdicts": 1}')
+def test_state_survives_restarts_and_damaged_files_are_kept(models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    models.control().unload("mine")
+    assert StateStore(models.store.folder).read().unloads == {"mine"}
+    (models.store.folder / STATE_FILE).write_text('{"verdicts": 1}')
     with caplog.at_level(logging.ERROR):
-        assert StateStore(place.store.folder).read() == ModelState()
+        assert StateStore(models.store.folder).read() == ModelState()
     assert "is damaged and treated as empty: verdicts" in caplog.text
-    place.control().unload("ppocr")
-    assert StateStore(place.store.folder).read().unloads == {"ppocr"}
-    assert (place.store.folder / DAMAGED_FILE).read_text() == '{"verdicts": 1}'
+    models.control().unload("ppocr")
+    assert StateStore(models.store.folder).read().unloads == {"ppocr"}
+    assert (models.store.folder / DAMAGED_FILE).read_text() == '{"verdicts": 1}'
 
 
 def _count(folder: Path, times: int) -> None:
@@ -188,11 +188,11 @@ def test_unsafe_state_folder_is_refused(tmp_path: Path, make: Callable[[Path], N
         StateStore(tmp_path / "state").record_verdict("a", ACCEPTED)
 
 
-def test_error_says_why_an_existing_version_does_not_serve(place: Place) -> None:
-    place.policy("[mine]\nversions = [3, 4, 5]\nlabels = {canary = 5}")
-    place.add("mine", 4, verdict=None)
-    place.add("mine", 5, verdict=Verdict(accepted=False, reason="It reads garbage."))
-    place.add("new", 1, verdict=None)
+def test_error_says_why_an_existing_version_does_not_serve(models: Models) -> None:
+    models.policy("[mine]\nversions = [3, 4, 5]\nlabels = {canary = 5}")
+    models.add("mine", 4, verdict=None)
+    models.add("mine", 5, verdict=Verdict(accepted=False, reason="It reads garbage."))
+    models.add("new", 1, verdict=None)
     for name, why in (
         ("mine/2", "it is not wanted"),
         ("mine/4", "it is not proved yet"),
@@ -200,12 +200,12 @@ def test_error_says_why_an_existing_version_does_not_serve(place: Place) -> None
         ("mine:canary", "it was refused"),
         ("new", "it is not proved yet"),
     ):
-        with pytest.raises(UnknownModel) as told:
-            place.selector().select(ReadOptions(model=name))
-        assert told.value.detail == f"The model {name} does not serve: {why}."
+        with pytest.raises(UnknownModel) as refused:
+            models.selector().select(ReadOptions(model=name))
+        assert refused.value.detail == f"The model {name} does not serve: {why}."
     for name in ("other", "mine/9", "mine:other"):
         with pytest.raises(UnknownModel, match=f"There is no model {name}"):
-            place.selector().select(ReadOptions(model=name))
+            models.selector().select(ReadOptions(model=name))
 
 
 @pytest.mark.parametrize("text", ["[" * 20_000, f"a = {'9' * 5000}", f"{'.'.join('a' * 30_000)} = 1"])

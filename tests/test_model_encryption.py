@@ -1,4 +1,4 @@
-"""Encrypted models and their versions: made by a command, read with the key only, and not once they were changed."""
+"""Encrypted models: made by a command, read only with the key, and refused once changed."""
 
 import base64
 import hmac
@@ -44,7 +44,7 @@ TAG_BYTES = 16
 
 @pytest.fixture(autouse=True)
 def _keep_core_dumps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the process that runs the tests."""
+    """Let the test process keep its core dumps."""
     monkeypatch.setattr("ocrsvc.engines.model.key_source.forbid_core_dumps", lambda: None)
 
 
@@ -63,9 +63,9 @@ HARMS: dict[str, Callable[[bytes], bytes]] = {
     "cut to the head": lambda content: content[:HEAD_BYTES],
     "longer": lambda content: content + bytes(TAG_BYTES),
     "another bit": lambda content: content[:9999] + bytes([content[9999] ^ 1]) + content[10_000:],
-    "of another set": lambda content: content[:16] + bytes(16) + content[32:],
+    "another set": lambda content: content[:16] + bytes(16) + content[32:],
     "another salt": lambda content: content[:32] + bytes(32) + content[64:],
-    "the head of another": lambda content: encrypted(bytes(len(content)))[:HEAD_BYTES] + content[HEAD_BYTES:],
+    "another head": lambda content: encrypted(bytes(len(content)))[:HEAD_BYTES] + content[HEAD_BYTES:],
 }
 
 
@@ -77,7 +77,7 @@ def test_changed_file_is_not_decrypted(harm: Callable[[bytes], bytes]) -> None:
 
 
 def test_an_encrypted_file_can_be_read_with_the_primitives_alone() -> None:
-    """By the description of the format in docs/design/models.md, in its words and no function of ours."""
+    """Follows the format's description in docs/design/models.md; uses no function of ocrsvc to decrypt."""
     content = encrypted(b"model", "det.onnx")
     head, salt = content[:HEAD_BYTES], content[32:HEAD_BYTES]
     of_use = hmac.digest(bytes(range(32)), b"ocrsvc: key of model files", "sha256")
@@ -104,7 +104,7 @@ ODD = b"\xfb\xff" * 16
         (KEY_BYTES.hex().upper(), KEY_BYTES),
         (KEY.expose(), KEY_BYTES),
         (KEY.expose().rstrip("=") + "\n", KEY_BYTES),
-        # Base64 for addresses.
+        # URL-safe base64.
         (base64.urlsafe_b64encode(ODD).decode(), ODD),
     ],
 )
@@ -171,7 +171,7 @@ def test_key_command_is_printed_nowhere() -> None:
 
 PR_GET_DUMPABLE = 3
 MODEL = """
-# Ours.
+# A comment.
 [detection]
 file = "det.onnx"
 [[recognition]]
@@ -197,7 +197,7 @@ def test_all_files_except_the_description_are_encrypted(tmp_path: Path) -> None:
     for file, content in {**PARTS, **PAGE}.items():
         assert content[:20] not in (version.folder / file).read_bytes(), file
         assert version.read(file) == content
-    assert "# Ours." in version.read("model.toml").decode()
+    assert "# A comment." in version.read("model.toml").decode()
 
 
 @pytest.mark.parametrize(

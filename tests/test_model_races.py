@@ -1,4 +1,4 @@
-"""What fails or dies while versions are loaded, proved and drained harms no request and no other version."""
+"""Failures while versions are loaded, proved and drained affect no request and no other version."""
 
 import atexit
 import errno
@@ -20,7 +20,7 @@ import pytest
 from models_support import make_fake
 from support import wait_until
 from test_loaded_models import FAR_S, MIB, serving, version
-from test_model_watcher import a_fake, prover, serving_worker
+from test_model_watcher import fake_version, prover, serving_worker
 
 from ocrsvc.errors import ClientGone, EngineUnavailable, ModelUnavailable, NotReady, OperatorError
 from ocrsvc.models.model_control import CHECK_S, open_control
@@ -35,8 +35,8 @@ from ocrsvc.system.child_process import Program
 T = TypeVar("T")
 
 
-def begun(call: Callable[[], T]) -> Future[T]:
-    """The call, under way in another thread."""
+def in_thread(call: Callable[[], T]) -> Future[T]:
+    """Make the call in another thread; returns its future."""
     pool = ThreadPoolExecutor(1)
     future = pool.submit(call)
     pool.shutdown(wait=False)
@@ -45,7 +45,7 @@ def begun(call: Callable[[], T]) -> Future[T]:
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A repository with one version of the model fake."""
+    """A repository with one version of the model `fake`."""
     make_fake(tmp_path / "models", 1)
     return tmp_path / "models"
 
@@ -55,15 +55,15 @@ def test_requests_waiting_for_a_successor_are_not_limited() -> None:
         models.preload(version("a"))
         gate = machine.gates["b/10"] = threading.Event()
         models.retire(version("a"))
-        waiting = [begun(lambda: models.preload(version("b")))]
+        waiting = [in_thread(lambda: models.preload(version("b")))]
         wait_until(lambda: [one.version.name for one in models.list() if one.state is LoadState.LOADING] == ["b"])
-        waiting += [begun(lambda: models.lease(version("b")).close()) for _ in range(3)]
+        waiting += [in_thread(lambda: models.lease(version("b")).close()) for _ in range(3)]
         gate.set()
         assert [one.result(FAR_S) for one in waiting] == [None] * 4
 
 
 def test_concurrent_leases_and_retirements_stay_consistent() -> None:
-    """Twelve threads, five versions of which two have room, one that fails, clients that go, and a clock that jumps."""
+    """Twelve threads, five versions (two fit, one fails), clients that disconnect, and a clock that jumps."""
     outcomes: Counter[str] = Counter()
     with serving(25, any_thread=False, max_waiting=6) as (models, machine, _):
         machine.failures["e/10"] = OSError("gone from the disk")
@@ -71,12 +71,12 @@ def test_concurrent_leases_and_retirements_stay_consistent() -> None:
 
         def ask(seed: int) -> None:
             chance, turns = random.Random(seed), 0
-            # How many of the first are read depends on the threads' order.
+            # How many of the first requests succeed depends on the order of the threads.
             while turns < 80 or outcomes["read"] <= 100:
                 turns += 1
                 name = chance.choice(names)
                 try:
-                    with closing(models.lease(version(name), machine.now_s + 2.0, leave(chance))) as lease:
+                    with closing(models.lease(version(name), machine.now_s + 2.0, random_disconnects(chance))) as lease:
                         assert lease.version == version(name)
                         lease.describe()
                         if chance.random() < 0.1:
@@ -91,8 +91,8 @@ def test_concurrent_leases_and_retirements_stay_consistent() -> None:
                 jump_s += 5.0 if chance.random() < 0.01 else 0.0
                 machine.now_s = time.monotonic() + jump_s
 
-        clients = [begun(partial(ask, seed)) for seed in range(12)]
-        ticker = begun(tick)
+        clients = [in_thread(partial(ask, seed)) for seed in range(12)]
+        ticker = in_thread(tick)
         try:
             for client in clients:
                 client.result(FAR_S)
@@ -102,7 +102,7 @@ def test_concurrent_leases_and_retirements_stay_consistent() -> None:
             assert models.held_bytes() == machine.held_bytes
             machine.failures.clear()
             for name in names:
-                # The clock goes on: what was loaded just now makes room after a while.
+                # The clock advances, so that versions loaded just now can be evicted.
                 models.preload(version(name), machine.now_s + 100 * FAR_S)
         finally:
             done.set()
@@ -111,8 +111,8 @@ def test_concurrent_leases_and_retirements_stay_consistent() -> None:
     assert outcomes["read"] > 100, outcomes
 
 
-def leave(chance: random.Random) -> Callable[[], None]:
-    """The check of a client that goes now and then."""
+def random_disconnects(chance: random.Random) -> Callable[[], None]:
+    """Make a check that sometimes raises ClientGone."""
 
     def check() -> None:
         if chance.random() < 0.3:
@@ -123,7 +123,7 @@ def leave(chance: random.Random) -> Callable[[], None]:
 
 def test_a_worker_that_ends_does_not_wait_for_a_version_that_drains() -> None:
     with serving(15) as (models, _, _), closing(models.lease(version("a"))):
-        asked = begun(lambda: models.lease(version("b")))
+        asked = in_thread(lambda: models.lease(version("b")))
         wait_until(lambda: models.list()[0].state is LoadState.DRAINING)
         models.stop()
         assert isinstance(asked.exception(FAR_S), NotReady)
@@ -177,24 +177,24 @@ def test_last_state_stays_while_the_file_cannot_be_read(tmp_path: Path, monkeypa
 def test_requests_do_not_wait_for_the_repositorys_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_fake(tmp_path / "models", 1, "mine")
     control = open_control(tmp_path / "models", tmp_path / "state")
-    is_scanning, may_go_on = threading.Event(), threading.Event()
+    is_scanning, may_continue = threading.Event(), threading.Event()
     scan = ModelRepository.scan
 
     def hang(repository: ModelRepository) -> Any:
         is_scanning.set()
-        assert may_go_on.wait(FAR_S)
+        assert may_continue.wait(FAR_S)
         return scan(repository)
 
     monkeypatch.setattr(ModelRepository, "scan", hang)
-    rescan = begun(control.rescan)
+    rescan = in_thread(control.rescan)
     assert is_scanning.wait(FAR_S)
     StateStore(tmp_path / "state").record_verdict(made.digest, Verdict(accepted=True))
     control._checked_s -= CHECK_S
-    asked = begun(control.catalogue)
+    asked = in_thread(control.catalogue)
     try:
         assert asked.result(FAR_S * 2 / 3).models["mine"].available == (made,)
     finally:
-        may_go_on.set()
+        may_continue.set()
         rescan.result(FAR_S)
 
 
@@ -207,7 +207,7 @@ def test_signal_to_the_trial_process_does_not_refuse_a_version(
     started: list[Program] = []
 
     class Held(Program):
-        """Does not come to ignore signals before it gets this one."""
+        """A program that is stopped before it can ignore signals."""
 
         def __init__(self, *about: Any, **more: Any) -> None:
             super().__init__(*about, **more)
@@ -220,7 +220,7 @@ def test_signal_to_the_trial_process_does_not_refuse_a_version(
         return False
 
     monkeypatch.setattr("ocrsvc.models.proof.prover.Program", Held)
-    found = replace(prover(tmp_path), is_stopping=end).prove(a_fake(tmp_path, 1), None)
+    found = replace(prover(tmp_path), is_stopping=end).prove(fake_version(tmp_path, 1), None)
     assert (found.kind, sent.name in found.reason) == (kind, True)
 
 
@@ -254,12 +254,12 @@ REFUSED = 9
 
 
 def guard_of(folder: Path) -> CrashGuard:
-    """The guard of a machine whose state is in the folder."""
+    """The crash guard that keeps its state in the folder."""
     return CrashGuard(folder / "state", Verdicts(Settings(), StateStore(folder / "state")))
 
 
 def in_child(call: Callable[[], None]) -> int:
-    """The exit code of a process that makes the call, and is not ended by it; minus the signal of one that is."""
+    """Make the call in a child process; returns its exit code, or minus the signal that ended it."""
     child = os.fork()
     if not child:
         try:
@@ -284,7 +284,7 @@ def test_version_that_crashes_its_workers_is_refused(tmp_path: Path) -> None:
     assert in_child(load_and_die) == REFUSED
     verdict = store.read().verdicts[version.digest]
     assert (verdict.accepted, verdict.kind) == (False, "crash")
-    # It was forgotten, say: it begins anew.
+    # The refusal has cleared the crash count.
     assert in_child(load_and_die) == -signal.SIGKILL
 
 

@@ -1,4 +1,4 @@
-"""A worker sees new versions, has them proved on reference pages, switches, rolls back, and is never without one."""
+"""A worker detects new versions, has them proved on reference pages, switches and rolls back; one always serves."""
 
 import math
 import shutil
@@ -35,7 +35,7 @@ PLAN = ThreadPlan(1, 1, 1)
 
 @dataclass
 class FakeLoaded:
-    """What a worker has loaded, with room for so many; what is retired is closed at once."""
+    """Replaces a worker's `LoadedModels`; it has room for `room` versions and closes retired ones at once."""
 
     loaded: list[ModelVersion] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
@@ -62,7 +62,7 @@ class FakeLoaded:
 
 
 class Worker:
-    """A watcher without its thread, whose proofs are what `judge` says."""
+    """A watcher without its thread; `judge` gives the verdicts of its proofs."""
 
     def __init__(self, folder: Path, judge: Callable[[ModelVersion, ModelVersion | None], Judgement]) -> None:
         self.control: ModelControl = open_control(folder / "models", folder / "state")
@@ -87,7 +87,7 @@ class Worker:
         self.prover._prove = prove
 
     def round(self) -> list[str]:
-        """See what has changed, prove it, follow; what was loaded and closed meanwhile."""
+        """Rescan, prove, and switch versions once; returns what was loaded and retired."""
         self.loaded.done.clear()
         self.watcher._look_s = -math.inf
         self.watcher.refresh()
@@ -98,21 +98,21 @@ class Worker:
         return list(self.loaded.done)
 
     def count(self, metric: Metric, *labels: str) -> float:
-        """What was counted."""
+        """Return the value of a metric."""
         return self.store.read().get(metric.of(*labels), [0.0])[0]
 
     def available(self) -> list[int]:
-        """The numbers that may serve."""
+        """Return the numbers of the versions that may serve."""
         return [version.number for version in self.control.rescan().models["fake"].available]
 
 
 def accept(_candidate: ModelVersion, _serving: ModelVersion | None) -> Judgement:
-    """Every version is good."""
+    """Accept every version."""
     return Judgement(None, "It reads well.")
 
 
 def refuse_even(candidate: ModelVersion, _serving: ModelVersion | None) -> Judgement:
-    """Versions with even numbers are not."""
+    """Refuse the versions with even numbers."""
     return Judgement(
         "text" if candidate.number % 2 == 0 else None, "It reads nothing." if candidate.number % 2 == 0 else ""
     )
@@ -120,13 +120,13 @@ def refuse_even(candidate: ModelVersion, _serving: ModelVersion | None) -> Judge
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A repository with one version of the model fake."""
+    """A repository with one version of the model `fake`."""
     make_fake(tmp_path / "models", 1)
     return tmp_path / "models"
 
 
 def serving_worker(models: Path, judge: Callable[[ModelVersion, ModelVersion | None], Judgement] = accept) -> Worker:
-    """One that serves the first version."""
+    """A worker that serves the first version."""
     worker = Worker(models.parent, judge)
     worker.round()
     worker.loaded.preload(worker.control.rescan().models["fake"].available[0])
@@ -290,13 +290,13 @@ PAGE = png(8, 8, 255)
 
 
 def prover(repository: Path, **settings: object) -> Prover:
-    """With small budgets."""
+    """A prover with short time limits."""
     given = {"engine": "fake", "models": repository, "models_proof_s": 20.0, **settings}
     return Prover(Settings.model_validate(given), PLAN, bool)
 
 
-def a_fake(repository: Path, number: int, text: str = "", **settings: Any) -> ModelVersion:
-    """A version of the fake engine whose text differs in one word from that of any other."""
+def fake_version(repository: Path, number: int, text: str = "", **settings: Any) -> ModelVersion:
+    """A version of the fake engine; in one word, its text differs from that of any other version."""
     return make_fake(repository, number, fake_text=text or f"{WORDS} v{number}", **settings)
 
 
@@ -310,7 +310,7 @@ def a_fake(repository: Path, number: int, text: str = "", **settings: Any) -> Mo
 )
 def test_worse_version_is_refused(tmp_path: Path, settings: Mapping[str, Any], kind: str, reason: str) -> None:
     candidate = make_fake(tmp_path, 2, **{"fake_text": f"{WORDS} v2", **settings})
-    found = prover(tmp_path).prove(candidate, a_fake(tmp_path, 1))
+    found = prover(tmp_path).prove(candidate, fake_version(tmp_path, 1))
     assert found.kind == kind
     assert reason in found.reason
 
@@ -328,7 +328,7 @@ FAKE = 'engine = "fake"\n'
         ("fake_warm_up_s = 1000.0", {}, {"models_proof_s": 1.0}, "late", "within 1 s"),
         ("no_such_setting = 1", {}, {}, "open", "no_such_setting"),
         (f"fake_leak_bytes = {200 << 20}", {}, {"models_proof_memory": "150MiB"}, "memory", "memory limit of 150 MiB"),
-        ("", {"weights.bin": b"who"}, {}, "files", "weights.bin"),
+        ("", {"weights.bin": b"cut"}, {}, "files", "weights.bin"),
         (PPOCR, {"det.onnx": b"\x08\x07", "rec.onnx": b"\x08\x07"}, {}, "open", "It does not open: "),
         ("", {"reference/page.png": PAGE[:40]}, {}, "reference", "page.png"),
     ],
@@ -346,13 +346,13 @@ def test_faulty_version_is_refused(
 
 
 def test_removed_version_is_not_refused(tmp_path: Path) -> None:
-    candidate = a_fake(tmp_path, 2)
+    candidate = fake_version(tmp_path, 2)
     (candidate.folder / "SHA256SUMS").unlink()
     assert prover(tmp_path).prove(candidate, None).kind == "gone"
 
 
 def test_first_version_is_compared_with_the_reference_texts(tmp_path: Path) -> None:
-    serving = a_fake(tmp_path, 1)
+    serving = fake_version(tmp_path, 1)
     (serving.folder / "SHA256SUMS").unlink()
     pages = {"reference/page.png": PAGE, "reference/page.txt": b"something else"}
     candidate = make_version(tmp_path, "fake", 2, 'engine = "fake"\n', pages)
@@ -364,11 +364,11 @@ def test_first_version_is_compared_with_the_reference_texts(tmp_path: Path) -> N
 def test_a_proof_ends_when_the_worker_does(tmp_path: Path) -> None:
     stopping = Prover(prover(tmp_path).settings, PLAN, lambda: True)
     with pytest.raises(Stopped):
-        stopping.prove(a_fake(tmp_path, 1), None)
+        stopping.prove(fake_version(tmp_path, 1), None)
 
 
 def test_reference_pages_are_the_versions_then_the_operators_then_built_in(tmp_path: Path) -> None:
-    version = a_fake(tmp_path, 1)
+    version = fake_version(tmp_path, 1)
     assert [page.name for page in find_reference_pages(tmp_path, version)] == ["reference_page.png"]
     (tmp_path / "reference").mkdir()
     (tmp_path / "reference" / "all.png").write_bytes(PAGE)
@@ -390,7 +390,7 @@ def test_reference_pages_are_the_versions_then_the_operators_then_built_in(tmp_p
         ('engine = "fake"\n', {"reference/page.txt": b"text"}, "page.txt"),
     ],
 )
-def test_pages_that_are_missing_are_named(tmp_path: Path, model: str, files: Mapping[str, bytes], reason: str) -> None:
+def test_error_names_missing_pages(tmp_path: Path, model: str, files: Mapping[str, bytes], reason: str) -> None:
     version = make_version(tmp_path, "fake", 2, model, files)
     with pytest.raises(BadModel, match=reason):
         find_reference_pages(tmp_path, version)
@@ -402,7 +402,7 @@ def test_words_are_counted_in_any_order(wanted: str, read: str, f1: float | None
 
 
 def measured(text: str = "a b c d", cpu_s: float = 1.0, memory: int = 1 << 30, **page: object) -> Measurement:
-    """One page."""
+    """The measurement of one page."""
     fields: dict[str, object] = {"name": "p", "expected": None, "text": text, "cpu_s": cpu_s, "wall_s": 9.0, **page}
     return Measurement("m/1", "cpu", memory, (PageMeasurement(**fields),))  # type: ignore[arg-type]
 
@@ -413,7 +413,7 @@ def measured(text: str = "a b c d", cpu_s: float = 1.0, memory: int = 1 << 30, *
         (measured(), 1.0, None),
         (measured(cpu_s=1.49), 1.0, None),
         (measured(cpu_s=1.51), 1.0, "slow"),
-        # A page that costs nothing is not slower than another.
+        # Very short times are not compared.
         (measured(cpu_s=0.004), 0.0001, None),
         (measured(memory=3 << 29), 1.0, None),
         (measured(memory=2 << 30), 1.0, "memory"),

@@ -1,4 +1,4 @@
-"""Several models in the real service: each answer is read by the model it names, also while versions are swapped."""
+"""Several models in a real service: each answer is read by the model that it names, even while versions change."""
 
 import threading
 from collections import Counter
@@ -18,16 +18,16 @@ from ocrsvc.system.memory import read_rss_bytes
 
 ANSWER_S = 60.0
 MIB = 1 << 20
-# Of a model, once in a worker and once in each of its two child processes.
+# Size of a model: loaded once in a worker, or once in each of its two child processes.
 MODEL_MIB = {"thread": 160, "process": 48}
-# Two models, and what they take besides in processes of their own, but not three.
+# Enough for two models and the overhead of child processes, but not for three models.
 BUDGET_MIB = {"thread": 400, "process": 240}
-# One model and the worker itself, but not two models.
+# Enough for the worker with one model, but not with two.
 SOFT_MIB = 380
 
 
 def make_models(folder: Path, model_bytes: int) -> dict[str, str]:
-    """Models that say who they are: `a` by default, `b` and `c`, and one that crashes."""
+    """Create models whose text names them (`a`, the default, `b`, `c`) and one that crashes; returns the settings."""
     repository = folder / "models"
     versions = [make_fake(repository, 1, name, fake_model_bytes=model_bytes) for name in "abc"]
     versions.append(make_fake(repository, 1, "crashing", fake_fault="segfault"))
@@ -62,7 +62,7 @@ def ask(server: Server, model: str | None = None, data: bytes | None = None) -> 
 
 
 def readers_of(answer: Any) -> tuple[str, str]:
-    """The model that an answer names, and the text that the model itself reads."""
+    """The model that an answer names, and the text on its page, in which the model names itself."""
     engine = answer["engine"]
     return f"{engine['model']}/{engine['version']}", answer["pages"][0]["lines"][-1]["text"]
 
@@ -78,7 +78,7 @@ def test_every_answer_names_the_model_that_read_it(server: Server) -> None:
 
 def test_an_image_that_crashes_one_model_is_read_by_another(server: Server, isolation: str) -> None:
     if isolation == "thread":
-        pytest.skip("in the worker itself a crash ends the worker")
+        pytest.skip("without child processes, a crash ends the worker")
     assert (answer := ask(server, "crashing")).status_code == 422, answer.text
     assert readers_of(ask(server, "b").json()) == ("b/1", "b/1")
 
@@ -100,7 +100,7 @@ PAUSE_S = 0.02
 
 
 def settings(folder: Path, **more: str) -> dict[str, str]:
-    """Of a service with a repository in the folder."""
+    """The settings of a service with a repository in the folder."""
     return {
         "OCRSVC_MODELS": str(folder / "models"),
         "OCRSVC_MODELS_STATE": str(folder / "state"),
@@ -112,13 +112,13 @@ def settings(folder: Path, **more: str) -> dict[str, str]:
 
 
 def add(folder: Path, number: int, text: str = "") -> None:
-    """A version that says which it is."""
+    """Add a version whose text contains its number."""
     make_fake(folder / "models", number, fake_text=text or f"{WORDS} v{number}")
 
 
 @contextmanager
-def asking(server: Server, clients: int) -> Iterator[Counter[tuple[str, str]]]:
-    """Clients that ask over and over; what they were answered, or what failed."""
+def reading_clients(server: Server, clients: int) -> Iterator[Counter[tuple[str, str]]]:
+    """Run clients that read pages repeatedly; yields counts of their answers and failures."""
     seen: Counter[tuple[str, str]] = Counter()
 
     def read() -> None:
@@ -134,7 +134,7 @@ def asking(server: Server, clients: int) -> Iterator[Counter[tuple[str, str]]]:
 
 
 def check(seen: Counter[tuple[str, str]], versions: set[str]) -> None:
-    """Each answer has the text of its version, and is of one of these."""
+    """Check that each answer names one of these versions and has its text."""
     assert set(seen) <= {(f"fake/{version}", f"{WORDS} v{version}") for version in versions}
 
 
@@ -142,7 +142,7 @@ def test_versions_are_swapped_under_requests_and_bad_ones_never_answer(tmp_path:
     add(tmp_path, 1)
     with run_server(settings(tmp_path)) as server:
         server.wait_for("READY in", count=2)
-        with asking(server, 4) as seen:
+        with reading_clients(server, 4) as seen:
             add(tmp_path, 2)
             server.wait_for("SERVING fake/2 in place of fake/1", count=2)
             add(tmp_path, 3, "something else")
@@ -160,7 +160,7 @@ def test_versions_are_swapped_under_requests_and_bad_ones_never_answer(tmp_path:
 def test_versions_are_swapped_in_child_processes_too(tmp_path: Path) -> None:
     add(tmp_path, 1)
     with run_server(settings(tmp_path, OCRSVC_ISOLATION="process", OCRSVC_WORKERS="1")) as server:
-        with asking(server, 2) as seen:
+        with reading_clients(server, 2) as seen:
             add(tmp_path, 2)
             server.wait_for("SERVING fake/2 in place of fake/1")
             server.wait_for("UNLOADED the model fake/1: retired")
@@ -172,7 +172,7 @@ def test_swap_without_room_for_both_closes_the_old_version_first_and_fails_no_re
     large: dict[str, Any] = {"fake_model_bytes": 80 << 20, "fake_latency_s": 0.05}
     make_fake(tmp_path / "models", 1, fake_text=f"{WORDS} v1", **large)
     with run_server(settings(tmp_path, OCRSVC_MODELS_MEMORY="130MiB", OCRSVC_WORKERS="1")) as server:
-        with asking(server, 4) as seen:
+        with reading_clients(server, 4) as seen:
             make_fake(tmp_path / "models", 2, fake_text=f"{WORDS} v2", **large)
             server.wait_for("SERVING fake/2 in place of fake/1")
             wait_until(lambda: any(version == "fake/2" for version, _ in seen))

@@ -1,4 +1,4 @@
-"""The models under OpenVINO itself, as far as this machine has it and computes in bfloat16."""
+"""The models under the real OpenVINO; needs the package, and a processor that computes in bfloat16."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.system.allocator import release_free_memory
 
 if not openvino_session.is_installed():
-    pytest.skip("openvino is not installed: the extra openvino", allow_module_level=True)
+    pytest.skip("openvino is not installed; it comes with the extra openvino", allow_module_level=True)
 if not openvino_session.computes_bf16():
     pytest.skip("this processor does not compute in bfloat16", allow_module_level=True)
 
@@ -61,7 +61,7 @@ def test_runs_from_several_threads_wait_for_each_other(cache: ModelCache) -> Non
     tensor = to_tensor(line(96))
     alone = runner.run(tensor)
     with ThreadPoolExecutor(4) as pool:
-        # The pool's warm-up uses its sessions without asking whether they are free.
+        # The warm-up runs sessions without acquiring them from the pool.
         warmed = [pool.submit(runner.warm_up, tensor) for _ in range(8)]
         found = list(pool.map(lambda _: runner.run(tensor), range(8)))
     assert [one.result() for one in warmed] == [None] * 8
@@ -90,7 +90,7 @@ def test_pages_read_the_same_alone_and_beside_others_by_both_decoders(
 
 def test_a_proof_reads_the_reference_page_alike_with_bf16(cache: ModelCache) -> None:
     proofs = prove_runtimes(built_in(), SessionConfig("cpu"), cache)
-    # Which one is quicker is the machine's business; none may be out for reading otherwise.
+    # Which runtime is faster depends on the machine, but none may be rejected for reading differently.
     assert [proof.fault for proof in proofs if proof.runtime in (BF16, TINY_FIRST)] == ["", "", ""]
     assert all(proof.gain > 0 for proof in proofs)
 

@@ -1,4 +1,4 @@
-"""Pages that are counted in shared memory until the store has them, and blocks of a key that a worker takes at once."""
+"""Page counts in shared memory until the store has them, and the blocks of a key's limits that a worker reserves."""
 
 import os
 import signal
@@ -111,7 +111,7 @@ def test_pages_of_killed_workers_are_counted(tmp_path: Path) -> None:
         with run_server({"OCRSVC_KEYS": address, "OCRSVC_WORKERS": "1"}) as server:
             send_pages_and_kill(server, secret, 5)
             server.wait_for("READY in", count=2)
-            wait_until(lambda: counted() == 5, "its successor has counted them")
+            wait_until(lambda: counted() == 5, "the successor has counted the pages")
             send_pages_and_kill(server, secret, 7)
-        # It has ended, with a successor or without.
+        # The service has ended, whether or not a successor of the worker had started.
         assert counted() == 12

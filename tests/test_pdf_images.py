@@ -1,4 +1,4 @@
-"""Pages of PDFs that are one image are drawn at that image's own resolution, and answered like all other pages."""
+"""PDF pages that are a single image are drawn at the image's resolution; answers are as for any other page."""
 
 import io
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from ocrsvc.results import Image, Pixels, ReadOptions
 from ocrsvc.settings.settings import Settings
 
 WIDE, HIGH = 310, 438
-"""Of the image: an eighth of A4 at 300 dpi, neither side a whole number of points."""
+"""The image's size in pixels: an eighth of A4 at 300 dpi; neither side is a whole number of points."""
 MOST = 20_000_000
 Change = Callable[[pikepdf.Pdf], None]
 
@@ -59,13 +59,13 @@ def turned(degrees: int) -> Change:
 
 
 def cropped(made: pikepdf.Pdf) -> None:
-    """To the image's left upper quarter, 155 x 219 of its pixels."""
+    """Crop the page to the image's upper left quarter, 155 x 219 pixels."""
     _, _, wide, high = (float(side) for side in made.pages[0].obj.MediaBox)
     made.pages[0].obj.CropBox = Array([0, high / 2, wide / 2, high])
 
 
-def elsewhere(made: pikepdf.Pdf) -> None:
-    """With a page whose corner is not 0, 0, in larger units, and below an annotation that draws nothing."""
+def moved(made: pikepdf.Pdf) -> None:
+    """Move the page's corner away from 0, 0, and double its unit."""
     page = made.pages[0].obj
     _, _, wide, high = (float(side) for side in page.MediaBox)
     page.MediaBox, page.UserUnit = Array([-9, 13, wide - 9, high + 13]), 2
@@ -73,19 +73,19 @@ def elsewhere(made: pikepdf.Pdf) -> None:
 
 
 def with_hidden_text(made: pikepdf.Pdf) -> None:
-    """As programs leave it that have read the scan."""
+    """Add invisible text, as OCR programs do."""
     page = made.pages[0].obj
     page.Resources.Font = Dictionary(F=Dictionary(Type=Name.Font, Subtype=Name.Type1, BaseFont=Name.Helvetica))
     page.Contents = Array([page.Contents, made.make_stream(b"BT 3 Tr /F 9 Tf 9 9 Td (hidden) Tj ET")])
 
 
 def with_mask(made: pikepdf.Pdf) -> None:
-    """The image is one colour, the letters are its mask."""
+    """Add a mask that has four times the image's resolution."""
     mask = image_of(made, np.kron(PICTURE, np.ones((4, 4), np.uint8)))
     made.pages[0].obj.Resources.XObject.I.SMask = made.make_indirect(mask)
 
 
-def grown(made: pikepdf.Pdf, times: float) -> None:
+def enlarged(made: pikepdf.Pdf, times: float) -> None:
     box = [float(side) for side in made.pages[0].obj.MediaBox]
     made.pages[0].obj.MediaBox = Array([side * times for side in box])
 
@@ -118,10 +118,10 @@ def test_a_page_that_is_an_image_is_drawn_as_that_image_pixel_by_pixel(dpi: floa
     ("change", "shown"),
     [
         pytest.param(turned(90), lambda own: np.rot90(own, -1), id="turned to the right"),
-        pytest.param(turned(180), lambda own: np.rot90(own, 2), id="turned round"),
+        pytest.param(turned(180), lambda own: np.rot90(own, 2), id="upside down"),
         pytest.param(turned(270), np.rot90, id="turned to the left"),
         pytest.param(cropped, lambda own: own[: HIGH // 2, : WIDE // 2], id="cropped"),
-        pytest.param(elsewhere, np.asarray, id="with another corner and unit"),
+        pytest.param(moved, np.asarray, id="with another corner and unit"),
         pytest.param(with_hidden_text, np.asarray, id="with hidden text"),
     ],
 )
@@ -139,8 +139,8 @@ def test_a_rotated_image_page_is_drawn_as_displayed(change: Change, shown: Calla
         pytest.param(pdf(GRAY, size=(300, 400)), id="a drawing"),
         pytest.param(scan(150, content=b"0 g 9 9 40 40 re f"), id="an image and a drawing"),
         pytest.param(scan(150, content=b"q 40 0 0 40 0 0 cm /I Do Q"), id="two images"),
-        pytest.param(scan(150, lambda made: grown(made, 2.5)), id="a small image on a large page"),
-        pytest.param(scan(150, lambda made: placed(made, (1, 0.2, -0.2, 1))), id="an image that leans"),
+        pytest.param(scan(150, lambda made: enlarged(made, 2.5)), id="a small image on a large page"),
+        pytest.param(scan(150, lambda made: placed(made, (1, 0.2, -0.2, 1))), id="a skewed image"),
         pytest.param(scan(150, with_mask), id="an image with a mask finer than itself"),
         pytest.param(scan(40), id="an image of 40 dpi"),
     ],
@@ -190,7 +190,7 @@ def test_the_engine_gets_the_image_pixels_and_the_answer_the_usual_size(dpi: int
         ]
     (page,), (part,) = (answer["pages"] for answer in found)
     assert (page["width"], page["height"]) == (WIDE * 200 // dpi, HIGH * 200 // dpi)
-    # The engine writes what it saw.
+    # The engine's second line names the size of the image that it received.
     assert page["lines"][1]["text"].startswith(f"{WIDE}x{HIGH} ")
     assert max(x for x, _ in page["lines"][0]["box"]) == pytest.approx(page["width"] * 3 / 4, rel=0.01)
     seen = [int(side) for side in part["lines"][1]["text"].split()[0].split("x")]

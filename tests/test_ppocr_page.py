@@ -1,4 +1,4 @@
-"""From lines found to a page read: orientation, order, thresholds, joined lines; with a reader that knows the image."""
+"""Reading a page from detected lines: orientation, order, thresholds, joined lines; with a stub for the recognizer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +14,11 @@ from ocrsvc.imaging.geometry import Quad, turn, turn_points
 from ocrsvc.results import Check, Image, Page, Pixels, ReadOptions, ReadTask, no_check
 
 WIDTH, HEIGHT = 300, 200
-LEFT, RIGHT = 200, 90  # shades that begin and end a line: the stub reads it well only from left to right
+LEFT, RIGHT = 200, 90  # shades of a line's halves, by which the stub detects its direction
 
 
 class ShadeReader:
-    """Reads a line whose first half is light and second half dark with confidence; the other way round without."""
+    """Stub of a recognizer: it is confident only if a line's first half is lighter than its second half."""
 
     def __init__(self) -> None:
         self.lines_read = 0
@@ -38,7 +38,7 @@ class ShadeReader:
 
 
 def page_of(*lines: tuple[int, int]) -> tuple[Pixels, list[Quad]]:
-    """A page with a line 120 x 16 px at each (left, top); its first shade tells lines apart."""
+    """A page with a line of 120 x 16 px at each (left, top); the shade of its first half identifies the line."""
     pixels: Pixels = np.full((HEIGHT, WIDTH), 255, np.uint8)
     quads = []
     for number, (left, top) in enumerate(lines):
@@ -51,13 +51,13 @@ def page_of(*lines: tuple[int, int]) -> tuple[Pixels, list[Quad]]:
 def read(
     pixels: Pixels, quads: Sequence[Quad], reader: ShadeReader | None = None, in_batches: bool = False, **options: Any
 ) -> Page:
-    """A page on which a detector finds these quads."""
+    """Read a page on which a detector finds these quads."""
     page_reader = InMemoryPageReader(pixels, lambda _: list(quads), reader or ShadeReader(), in_batches=in_batches)
     return read_page(ReadTask(Image(pixels, "png"), ReadOptions(**options)), page_reader)
 
 
 def turned(pixels: Pixels, quads: Sequence[Quad], clockwise: int) -> tuple[Pixels, list[Quad]]:
-    """The page turned, and its quads as a detector orders corners: clockwise from the top left."""
+    """Turn the page and its quads; corners go clockwise from the top left, as a detector returns them."""
     places = [turn_points(quad, clockwise, WIDTH, HEIGHT) for quad in quads]
     return turn(pixels, clockwise), [np.roll(quad, -int(np.argmin(quad.sum(axis=1))), axis=0) for quad in places]
 
@@ -112,7 +112,7 @@ def test_rows_of_a_slanted_page_stay_rows() -> None:
     assert read(drawn, slanted).text == "\n".join(str(LEFT + number) for number in range(4))
 
 
-# Lines that a detector drew across the gutter between two columns.
+# Two columns; a detector may join their lines across the gutter.
 FIRST, SECOND, TOPS = (20, 280), (320, 580), range(20, 220, 30)
 
 
@@ -137,7 +137,7 @@ def test_a_line_across_a_gutter_is_split_where_the_next_column_begins() -> None:
     assert ends == [pytest.approx(FIRST, abs=6), pytest.approx(SECOND, abs=6)]
 
 
-@pytest.mark.parametrize("columns", [((20, 580),), (FIRST, SECOND)], ids=["text", "white where nothing else begins"])
+@pytest.mark.parametrize("columns", [((20, 580),), (FIRST, SECOND)], ids=["text", "a gap where no column begins"])
 def test_other_lines_stay_whole(columns: tuple[tuple[int, int], ...]) -> None:
     lines = [quad(20, 580, top) for top in TOPS]
     assert len(split_joined_lines(drawn(*columns), lines)) == len(lines)

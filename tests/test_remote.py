@@ -1,4 +1,4 @@
-"""The engine remote against a stand-in for OpenAI-compatible servers; its answers are in chat_answers.yaml."""
+"""The engine `remote` with a stand-in for OpenAI-compatible servers, whose answers are in chat_answers.yaml."""
 
 import re
 import socket
@@ -37,7 +37,7 @@ def settings_of(url: str, **more: str) -> dict[str, str]:
 
 @contextmanager
 def reading(url: str, **more: str) -> Iterator[Callable[[ReadTask], Any]]:
-    """A function that reads a task with the engine of these settings; afterwards no thread of it is left."""
+    """Open the engine with these settings; yields a function that reads a task."""
     engine = open_engine(read_settings(settings_of(url, **more)), ThreadPlan(1, 1, 1))
     try:
         yield lambda task: engine.open_handle().read([task])[0]
@@ -60,7 +60,7 @@ def test_the_text_of_each_kind_of_server_becomes_the_page(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "reason"), CASES["reasons"].items())
-def test_each_fault_lets_the_local_engine_read_the_page_and_is_named(name: str, reason: str) -> None:
+def test_after_each_fault_the_local_engine_reads_the_page_and_the_fault_is_named(name: str, reason: str) -> None:
     with chat_server(lambda _size: name) as server, reading(server.url) as read:
         page = read(task_of())
         wait_until(lambda: server.counts["in progress"] == 0)
@@ -70,21 +70,21 @@ def test_each_fault_lets_the_local_engine_read_the_page_and_is_named(name: str, 
     assert name != "repeat" or not server.counts["finished"]
 
 
-def test_a_server_that_is_not_there_costs_no_time() -> None:
+def test_an_unreachable_server_costs_no_time() -> None:
     with reserved_port() as port, reading(f"http://127.0.0.1:{port}", TIMEOUT_S="60") as read:
         began_s = time.monotonic()
         assert [read(task_of()).fallback.reason for _ in range(5)] == ["unreachable"] * 5
         assert time.monotonic() - began_s < 5
 
 
-def test_a_short_refusal_is_waited_for() -> None:
+def test_a_request_is_repeated_after_a_short_refusal() -> None:
     names = iter(["short_limit", "ok"])
     with chat_server(lambda _size: next(names)) as server, reading(server.url, TIMEOUT_S="20") as read:
         assert read(task_of()).fallback is None
     assert [server.counts["short_limit"], server.counts["ok"]] == [1, 1]
 
 
-def test_pages_are_spread_over_servers_and_one_that_dies_is_left_out() -> None:
+def test_pages_are_spread_over_servers_and_unreachable_ones_are_skipped() -> None:
     with (
         chat_server(lambda _size: "ok") as one,
         reserved_port() as dead,
@@ -113,12 +113,12 @@ def test_the_model_has_half_of_the_time_until_the_deadline() -> None:
 def test_each_prompt_is_sent_with_an_image_of_its_size(name: str) -> None:
     with chat_server(lambda _size: "ok") as server, reading(server.url, PROMPT=name) as read:
         read(ReadTask(Image(np.full((100, 5000, 3), 255, np.uint8), "png")))
-    asked, wanted = server.requests[0], CASES["prompts"][name]
-    content = asked["messages"][0]["content"]
+    sent, wanted = server.requests[0], CASES["prompts"][name]
+    content = sent["messages"][0]["content"]
     assert [part["type"] for part in content] == wanted["parts"]
     assert next(part["text"] for part in content if "text" in part).startswith(wanted["begins"])
-    assert asked["size"] == wanted["size"]
-    assert asked.get("vllm_xargs") == wanted.get("vllm_xargs")
+    assert sent["size"] == wanted["size"]
+    assert sent.get("vllm_xargs") == wanted.get("vllm_xargs")
 
 
 @pytest.mark.parametrize("case", CASES["markdown"], ids=lambda case: case["name"])
@@ -136,14 +136,14 @@ def test_hostile_text_costs_linear_time(text: str) -> None:
 
 
 @pytest.mark.parametrize(("piece", "times", "repeats"), CASES["repetition"])
-def test_a_text_whose_end_repeats_is_noticed_but_not_a_blank_form(piece: str, times: int, *, repeats: bool) -> None:
+def test_repeating_text_is_detected_but_a_blank_form_is_not(piece: str, times: int, *, repeats: bool) -> None:
     detector = RepetitionDetector()
     assert not any(detector.is_repeating(text) for text in "".join(map(str, range(3000))))
-    assert any([detector.is_repeating(piece) for _ in range(times)]) == repeats  # noqa: C419  all of it is added
+    assert any([detector.is_repeating(piece) for _ in range(times)]) == repeats  # noqa: C419  every piece must be added
 
 
 def line_of(text: str, top: float) -> Line:
-    """A line whose characters are 10 px wide, with its words."""
+    """A line with its words; each character is 10 px wide."""
 
     def box(begin: int, end: int) -> Box:
         return (begin * 10.0, top), (end * 10.0, top), (end * 10.0, top + 10), (begin * 10.0, top + 10)
@@ -162,7 +162,7 @@ def test_remote_text_is_put_into_local_lines(case: dict[str, Any]) -> None:
         assert "".join(word.text for word in line.words or ()) == "".join(line.text.split())
 
 
-def test_words_stand_where_their_characters_were_found() -> None:
+def test_words_have_the_boxes_of_their_characters() -> None:
     (line,) = align([line_of("Tota1 am0unt due", 0.0)], ["Total amount: due"])
     spans = [(word.text, word.box[0][0], word.box[1][0]) for word in line.words or ()]
     assert spans == [("Total", 0.0, 50.0), ("amount:", 60.0, 120.0), ("due", 130.0, 160.0)]
@@ -175,20 +175,20 @@ def test_lines_with_remote_text_come_from_the_local_engine() -> None:
         assert [line.confidence for line in page.lines] == [1.0, 0.5]
 
 
-def test_cached_lines_are_those_of_the_same_local_engine() -> None:
+def test_the_engines_version_names_the_local_engine() -> None:
     engine = open_engine(read_settings(settings_of("http://127.0.0.1:1", MODE="lines")), ThreadPlan(1, 1, 1))
     assert "fake" in engine.describe().version
     engine.close()
 
 
 @pytest.mark.parametrize("changed", CASES["wrong settings"], ids=str)
-def test_wrong_settings_do_not_start(changed: dict[str, str]) -> None:
+def test_wrong_settings_stop_the_start(changed: dict[str, str]) -> None:
     with pytest.raises(EngineUnavailable) as raised:
         open_engine(read_settings(settings_of("http://127.0.0.1:1") | changed), ThreadPlan(1, 1, 1))
     assert KEY not in str(raised.value)
 
 
-def test_the_pages_at_a_time_are_the_settings_not_the_cores() -> None:
+def test_the_setting_and_not_the_number_of_cores_limits_concurrent_pages() -> None:
     assert plan_for(read_settings(settings_of("http://127.0.0.1:1", CONCURRENCY="40"))).engine_threads == 40
 
 
@@ -198,7 +198,7 @@ def test_the_key_is_shown_nowhere() -> None:
     assert KEY not in shown.stdout + shown.stderr
 
 
-def test_a_service_answers_with_markdown_or_says_who_read_the_page() -> None:
+def test_a_service_answers_with_markdown_or_names_the_engine_that_read_the_page() -> None:
     names = {"40x20": "ok", "50x20": "wrong_key", "60x20": "stall"}
     with chat_server(lambda size: names[size]) as chat, run_server(settings_of(chat.url, TIMEOUT_S="20")) as server:
         with Client(server.url) as client:
@@ -217,6 +217,6 @@ def test_a_service_answers_with_markdown_or_says_who_read_the_page() -> None:
     assert KEY not in server.log
 
 
-def test_the_benchmark_finds_each_page_answered_once(tmp_path: Path) -> None:
+def test_in_the_benchmark_each_page_is_answered_once(tmp_path: Path) -> None:
     done = run_program("benchmarks/remote.py", "--pages", "200", "--out", tmp_path / "remote.json")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Answers that leave page by page: when, how they end, and what a client that goes or does not read costs."""
+"""Streamed answers: when pages are sent, how streams end, and the cost of clients that disconnect or do not read."""
 
 import asyncio
 import http.client
@@ -50,8 +50,8 @@ def connected(server: Server) -> http.client.HTTPConnection:
 
 
 @contextmanager
-def asking(server: Server, body: bytes, query: str = "format=ndjson", **headers: str) -> Iterator[Any]:
-    """The response to a request, of which nothing but the head has been read."""
+def response_to(server: Server, body: bytes, query: str = "format=ndjson", **headers: str) -> Iterator[Any]:
+    """Send a request; yields its response, of which only the head has been read."""
     with closing(connected(server)) as connection:
         connection.request("POST", f"/v1/ocr?{query}", body, {"Content-Type": "image/tiff", **headers})
         yield connection.getresponse()
@@ -71,16 +71,16 @@ def test_pages_are_sent_as_they_are_read_on_a_kept_connection(server: Server) ->
             connection.request("POST", "/v1/ocr?format=ndjson", tiff(12), {"Content-Type": "image/tiff"})
             response = connection.getresponse()
             arrived_s = [time.monotonic() for _ in response]
-            # Each page takes the engine so long: the first does not wait for the eleven after it.
+            # Each page takes LATENCY_S: the first is sent before the other eleven are read.
             assert arrived_s[-1] - arrived_s[0] > LATENCY_S
             headers = ("Transfer-Encoding", "X-Accel-Buffering")
             assert [response.getheader(name) for name in headers] == ["chunked", "no"]
 
 
-def test_the_pages_are_those_of_json_and_the_last_part_says_that_they_are_all(server: Server) -> None:
-    with asking(server, tiff(3), "format=ndjson&pages=2-&timing=stages") as response:
+def test_a_stream_has_the_pages_of_json_and_a_final_summary(server: Server) -> None:
+    with response_to(server, tiff(3), "format=ndjson&pages=2-&timing=stages") as response:
         *pages, last = parts_of(response.read().decode())
-    with asking(server, tiff(3), "pages=2-") as response:
+    with response_to(server, tiff(3), "pages=2-") as response:
         whole = json.load(response)
     assert pages == [page | {"pages_total": 3, "pages_wanted": 2} for page in whole["pages"]]
     end = last["end"]
@@ -89,7 +89,7 @@ def test_the_pages_are_those_of_json_and_the_last_part_says_that_they_are_all(se
     assert {"receive_s", "detect_s", "answer_s"} < set(end["timing"]["stages"])
 
 
-def test_old_clients_get_the_same_without_chunks_until_the_connection_ends(server: Server) -> None:
+def test_http_1_0_clients_get_a_stream_without_chunks(server: Server) -> None:
     body, address = tiff(2), urlsplit(server.url)
     with socket.create_connection((address.hostname or "", address.port or 0), 20) as wire:
         wire.sendall(b"POST /v1/ocr?format=ndjson HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -100,20 +100,20 @@ def test_old_clients_get_the_same_without_chunks_until_the_connection_ends(serve
 
 def test_disconnect_stops_reading_within_a_page(server: Server) -> None:
     before = requests_with(server, "client_gone")
-    with asking(server, tiff(100)) as response:
+    with response_to(server, tiff(100)) as response:
         response.readline()
     read = server.metric("ocrsvc_images_total")
-    with asking(server, tiff(1), "format=json") as response:
+    with response_to(server, tiff(1), "format=json") as response:
         assert response.status == 200
         response.read()
-    # The page under way, and its own; some more before a busy machine notices; never all hundred.
+    # The page in progress and the second request's page; a busy machine reads some more, but not all hundred.
     assert server.metric("ocrsvc_images_total") <= read + 30
     wait_until(lambda: requests_with(server, "client_gone") == before + 1, "the request is counted")
 
 
 def test_the_deadline_ends_an_answer_with_an_error(server: Server) -> None:
     before = requests_with(server, "deadline_exceeded")
-    with asking(server, tiff(40), **{"X-Request-Timeout": str(20 * LATENCY_S)}) as response:
+    with response_to(server, tiff(40), **{"X-Request-Timeout": str(20 * LATENCY_S)}) as response:
         assert response.status == 200
         *pages, last = parts_of(response.read().decode())
     assert 1 <= len(pages) <= 20
@@ -126,7 +126,7 @@ def sent(client: FlaskClient, *files: bytes, query: str = "?format=ndjson", acce
     return client.post(f"/v1/ocr{query}", data=data, headers={"Accept": accept})
 
 
-def test_the_form_follows_accept_and_events_are_the_same_parts_by_name(client: FlaskClient) -> None:
+def test_accept_selects_the_format_and_events_have_the_same_parts(client: FlaskClient) -> None:
     response = sent(client, tiff(2), png(8, 8), query="", accept="text/event-stream")
     assert response.content_type == "text/event-stream"
     for accept in ("application/x-ndjson", "application/x-ndjson, application/json;q=0.5"):
@@ -138,14 +138,14 @@ def test_the_form_follows_accept_and_events_are_the_same_parts_by_name(client: F
     assert (places, "page" in end) == ([(1, 1, 1), (2, 1, 2), (3, 2, 1)], False)
 
 
-def test_a_file_that_fails_leaves_the_others_alone(client: FlaskClient) -> None:
+def test_a_file_that_fails_does_not_affect_the_others(client: FlaskClient) -> None:
     failed, page, last = parts_of(sent(client, b"none", png(8, 8)).text)
     assert (failed["page"], failed["error"]["code"], page["page"]) == (1, "unsupported_image", 2)
     assert (last["end"]["pages_read"], last["end"]["pages_failed"]) == (1, 1)
 
 
 @pytest.mark.parametrize(("file", "status"), [(b"none", 415), (b"\x89PNG\r\n\x1a\n", 422), (b"", 400)])
-def test_an_answer_that_cannot_begin_is_an_error_with_its_status(client: FlaskClient, file: bytes, status: int) -> None:
+def test_an_answer_that_cannot_begin_has_an_error_status(client: FlaskClient, file: bytes, status: int) -> None:
     response = sent(client, file)
     assert (response.status_code, response.content_type) == (status, "application/problem+json")
 
@@ -173,7 +173,7 @@ def test_streamed_pages_count_for_the_key_even_after_a_disconnect(tmp_path: Path
             left.close()
             assert (keys.usage().today, keys.usage().reserved, keys.usage().requests) == (4, 0, 0)
             refused = begin()
-            # Three of its six are left by those that were read.
+            # Two of the key's six pages are left, and the document has three.
             assert (refused.status_code, refused.json["code"]) == (429, "quota_exceeded")
 
 
@@ -214,7 +214,7 @@ def test_the_client_yields_pages_and_raises_the_final_error(server: Server) -> N
             list(pages)
 
 
-def test_async_client_ends_the_reading_when_its_stream_is_closed(server: Server) -> None:
+def test_closing_an_async_stream_ends_the_reading(server: Server) -> None:
     async def ask() -> None:
         async with AsyncClient(server.url, timeout_s=20) as client, aclosing(client.stream(tiff(90))) as pages:
             page = await anext(pages)
@@ -224,7 +224,7 @@ def test_async_client_ends_the_reading_when_its_stream_is_closed(server: Server)
                 several.stream(b"")
 
     asyncio.run(ask())
-    # The 89 pages that nobody waits for any more would take the engine's only thread for 13 s.
+    # If the other 89 pages were still read, they would keep the engine's only thread busy for 13 s.
     with Client(server.url, timeout_s=5) as client:
         client.read(png(30))
 
@@ -250,9 +250,9 @@ def test_truncated_stream_is_detected() -> None:
         numbers(b"[]\n")
 
 
-def test_a_service_that_stops_lets_a_stream_end(server: Server) -> None:
-    # The last test of this server.
-    with asking(server, tiff(4)) as response:
+def test_a_service_that_stops_finishes_its_streams(server: Server) -> None:
+    # Ends the module's server, so this test must be the last one.
+    with response_to(server, tiff(4)) as response:
         response.readline()
         server.process.terminate()
         assert "end" in parts_of(response.read().decode())[-1]

@@ -1,4 +1,4 @@
-"""Lines of a PDF's own text: parted between columns and cells alone, and not taken where something covers them."""
+"""Lines of a PDF's text layer: split only between columns and cells, and ignored where something covers them."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from text_layer_pages import image, mapped, own_lines, page_pdf, text, with_imag
 
 SIZE = 10.0
 DIGIT = 0.556 * SIZE
-"""Points that a digit of Helvetica takes."""
+"""The width of a digit in Helvetica, in points."""
 COURIER = b"<< /Type /Font /Subtype /Type1 /BaseFont /Courier /Encoding /WinAnsiEncoding >>"
 SENTENCE = "The quick brown fox jumps over the lazy dog."
 OWN = text(SENTENCE.encode())
@@ -50,9 +50,9 @@ NUMBERED = [[str(row), "1234", "2345"] for row in range(4)]
 @pytest.mark.parametrize(
     ("cells", "lefts"),
     [
-        # Of Helvetica's 10 points, 34.5 to 37.2 of the first column's words: the file writes its blanks.
-        pytest.param(WORDS_AND_NUMBERS, [20, 59], id="narrow white without a blank"),
-        pytest.param(NUMBERED, [20, 32, 62], id="numbers of rows beside other columns"),
+        # The first column's text is 34.5 to 37.2 points wide; the second column begins after 39 points.
+        pytest.param(WORDS_AND_NUMBERS, [20, 59], id="a narrow gap without a space"),
+        pytest.param(NUMBERED, [20, 32, 62], id="row numbers beside other columns"),
     ],
 )
 def test_close_cells_are_split(cells: Sequence[Sequence[str]], lefts: Sequence[float]) -> None:
@@ -63,7 +63,7 @@ def test_right_aligned_numbers_are_a_column() -> None:
     names, amounts = ["alpha", "be", "gamma!", "delta"], ["7", "81", "6,42", "115"]
     right = below(names, 14)
     for row, amount in enumerate(amounts):
-        width = DIGIT * sum(0.5 if sign == "," else 1 for sign in amount)
+        width = DIGIT * sum(0.5 if character == "," else 1 for character in amount)
         right += text(amount.encode(), 86 - width, 180 - 14 * row, SIZE)
     assert sorted(own_lines(page_pdf(right))) == sorted([*names, *amounts])
 
@@ -79,25 +79,25 @@ def test_a_rule_splits_the_cells_of_a_single_row(gray: float, turn: bytes) -> No
     assert own_lines(page_pdf(cells)) == ["1234 2345 3456"]
 
 
-def on_grounds(words: Sequence[bytes], fills: Sequence[bytes], y: float, gap: float = 6.0, left: float = 20) -> bytes:
-    """Words beside each other so many points apart, each in the middle of a ground of its own colour; b"" has none."""
+def word_row(words: Sequence[bytes], fills: Sequence[bytes], y: float, gap: float = 6.0, left: float = 20) -> bytes:
+    """Words in a row, `gap` points apart, each centred on an area of its colour; b"" draws no area."""
     content = b""
     for word, fill in zip(words, fills, strict=True):
         width = DIGIT * len(word)
-        ground = b"%s %g %g %g 14 re f 0 g\n" % (fill, left - gap / 2 + 0.5, y - 4, width + gap - 1) if fill else b""
-        content += ground + text(word, left, y, SIZE)
+        area = b"%s %g %g %g 14 re f 0 g\n" % (fill, left - gap / 2 + 0.5, y - 4, width + gap - 1) if fill else b""
+        content += area + text(word, left, y, SIZE)
         left += width + gap
     return content
 
 
 def test_cells_with_own_backgrounds_are_split_over_several_rows() -> None:
     cells, fills = numbers(3, 3), [b"0.95 g", b"0.8 g", b"0.95 g"]
-    grid = b"".join(on_grounds([cell.encode() for cell in row], fills, 180 - 14 * at) for at, row in enumerate(cells))
+    grid = b"".join(word_row([cell.encode() for cell in row], fills, 180 - 14 * at) for at, row in enumerate(cells))
     assert sorted(own_lines(page_pdf(grid))) == sorted(flat(cells))
 
 
 def test_close_text_columns_are_split_despite_equally_wide_spaces() -> None:
-    # Of about the same width where their blanks are 5.2 points wider, 4.8, and so on.
+    # Each line's spaces are 0.4 points narrower than those of the line before.
     lines = [*["aaaa bbbb cccc dddd eee"] * 2, *["aaaa bbbb cccc dddd eeee"] * 2] * 2
     column = b"".join(
         b"BT /F 8 Tf %g Tw %g %g Td (%s) Tj ET\n" % (5.2 - 0.4 * row, left, 180 - 10 * row, line.encode())
@@ -112,14 +112,14 @@ def test_hebrew_tables_are_split_and_read_from_the_right() -> None:
     assert own_lines(page_pdf(rows([["cba"] * 2] * 4, [100, 122]), font=font, more=more)) == ["\u05d0\u05d1\u05d2"] * 8
 
 
-def justified(lines: Sequence[str], width: float, *, has_blanks: bool) -> bytes:
-    """Lines that fill so many points; without blanks each word is moved to its place."""
+def justified(lines: Sequence[str], width: float, *, has_spaces: bool) -> bytes:
+    """Lines justified to a width in points; without spaces, each word is moved to its position."""
     content = b""
     for row, line in enumerate(lines):
         words = line.split()
         white = (width - DIGIT * sum(map(len, words))) / (len(words) - 1)
         y = 180 - 12 * row
-        if has_blanks:
+        if has_spaces:
             content += b"BT /F %g Tf %g Tw 20 %g Td (%s) Tj ET\n" % (SIZE, white - 0.278 * SIZE, y, line.encode())
         else:
             moved = (b" %g " % (-white / SIZE * 1000)).join(b"(%s)" % word.encode() for word in words)
@@ -136,11 +136,11 @@ CHINESE = mapped({ord("A"): "\u5e8a", ord("B"): "\u524d", ord(","): "\uff0c"})
 @pytest.mark.parametrize(
     ("content", "lines"),
     [
-        (justified(JUSTIFIED, 120, has_blanks=True), JUSTIFIED),
-        (justified(JUSTIFIED, 120, has_blanks=False), JUSTIFIED),
-        (justified(["111 222 333"], 110, has_blanks=True), ["111 222 333"]),
+        (justified(JUSTIFIED, 120, has_spaces=True), JUSTIFIED),
+        (justified(JUSTIFIED, 120, has_spaces=False), JUSTIFIED),
+        (justified(["111 222 333"], 110, has_spaces=True), ["111 222 333"]),
     ],
-    ids=["with blanks", "without blanks", "few words"],
+    ids=["with spaces", "without spaces", "few words"],
 )
 def test_justified_text_stays_whole_where_its_spaces_line_up(content: bytes, lines: list[str]) -> None:
     assert own_lines(page_pdf(content)) == lines
@@ -150,8 +150,8 @@ def test_justified_text_stays_whole_where_its_spaces_line_up(content: bytes, lin
 @pytest.mark.parametrize("marked", [b"678", b"1", b"34567890"])
 @pytest.mark.parametrize("gap", [3.6, 5.0, 6.0])
 def test_a_highlighted_word_stays_in_its_line(fill: bytes, marked: bytes, gap: float) -> None:
-    line = on_grounds([b"12345", marked, b"901"], [b"", fill, b""], 150, gap)
-    others = b"".join(on_grounds([b"2" * at, b"345"], [b"", b""], 40 + 14 * at, gap) for at in range(3, 6))
+    line = word_row([b"12345", marked, b"901"], [b"", fill, b""], 150, gap)
+    others = b"".join(word_row([b"2" * at, b"345"], [b"", b""], 40 + 14 * at, gap) for at in range(3, 6))
     assert own_lines(page_pdf(line + others))[0] == f"12345 {marked.decode()} 901"
 
 
@@ -167,12 +167,12 @@ def test_spaced_headings_programs_and_poems_stay_whole() -> None:
     assert len(own_lines(page_pdf(b"4 Tc " + below(lines, 16, 12)))) == 3
     program = [f"self.{name}  = {name}[i]" for name in ("alpha", "gamma", "delta", "kappa")]
     assert len(own_lines(page_pdf(below(program, size=9), font=COURIER))) == 4
-    # Chinese commas below each other are neither a column nor a blank.
-    signs = b"".join(
-        text(sign.encode(), 20 + 12 * at, 180 - 16 * row) for row in range(6) for at, sign in enumerate("ABAB,BABA")
+    # Chinese commas below each other are neither a column nor a space.
+    poems = b"".join(
+        text(name.encode(), 20 + 12 * at, 180 - 16 * row) for row in range(6) for at, name in enumerate("ABAB,BABA")
     )
     font, more = CHINESE
-    assert own_lines(page_pdf(signs, font=font, more=more), "only") == [POEM] * 6
+    assert own_lines(page_pdf(poems, font=font, more=more), "only") == [POEM] * 6
 
 
 def form(content: bytes, head: bytes, inner: bytes) -> bytes:
@@ -181,7 +181,7 @@ def form(content: bytes, head: bytes, inner: bytes) -> bytes:
 
 
 def page_with_forms(page: bytes, content: bytes = IMAGE, head: bytes = b"", depth: int = 1) -> bytes:
-    """A page that draws the form /X with this content, by so many forms that each draw the next one."""
+    """A page that draws the form /X with this content, inside of `depth` - 1 other forms."""
     more: dict[int, bytes] = dict(with_image(bytes([90, 160]) * 100, 20, 10)["more"])  # type: ignore[call-overload]
     for number in range(depth):
         is_last = number == depth - 1
@@ -206,16 +206,16 @@ BAR = b"q %s 0 140 128 25 re f Q\n"
 SEEN = {
     "above the image": page_with_forms(b"/X Do\n" + OWN),
     "above the image of one form": page_with_forms(b"/X Do\n", IMAGE + OWN),
-    "beside a moved one": page_with_forms(OWN + b"q 1 0 0 1 0 -80 cm /X Do Q\n"),
-    "beside a small one": page_with_forms(OWN + b"q 0.5 0 0 0.5 0 0 cm /X Do Q\n"),
-    "beside a clipped one": page_with_forms(OWN + b"q 0 0 300 100 re W n /X Do Q\n"),
-    "beside one that its form moves": page_with_forms(OWN + b"/X Do\n", head=b"/Matrix [1 0 0 1 0 -80]"),
-    "beside one that its form cuts": page_with_forms(OWN + b"/X Do\n").replace(
+    "beside a moved image": page_with_forms(OWN + b"q 1 0 0 1 0 -80 cm /X Do Q\n"),
+    "beside a small image": page_with_forms(OWN + b"q 0.5 0 0 0.5 0 0 cm /X Do Q\n"),
+    "beside a clipped image": page_with_forms(OWN + b"q 0 0 300 100 re W n /X Do Q\n"),
+    "beside an image that its form moves": page_with_forms(OWN + b"/X Do\n", head=b"/Matrix [1 0 0 1 0 -80]"),
+    "beside an image that its form clips": page_with_forms(OWN + b"/X Do\n").replace(
         b"/BBox [0 0 300 2", b"/BBox [0 0 300 1"
     ),
     "above a bar": page_pdf(BAR % b"0.9 g" + OWN),
-    "below a veil": page_with_forms(OWN + BAR % b"/T gs"),
-    "below a veil of an image": page_with_forms(OWN + b"q /T gs 300 0 0 200 0 0 cm /I Do Q\n"),
+    "below a transparent bar": page_with_forms(OWN + BAR % b"/T gs"),
+    "below a transparent image": page_with_forms(OWN + b"q /T gs 300 0 0 200 0 0 cm /I Do Q\n"),
     "below a triangle": page_pdf(OWN + b"0.8 g 0 100 m 128 100 l 128 152 l h f\n"),
 }
 

@@ -28,12 +28,12 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compile
 
 
 class Double:
-    """The compiled double: its folder, and what it has to say about its callers."""
+    """The compiled double: its folder, and its library, which reports wrong calls."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.says = ctypes.CDLL(str(home / "libtr.so"))
-        self.says.double_last_complaint.restype = ctypes.c_char_p
+        self.library = ctypes.CDLL(str(home / "libtr.so"))
+        self.library.double_last_complaint.restype = ctypes.c_char_p
 
 
 @pytest.fixture(scope="session")
@@ -51,10 +51,10 @@ def home(tr_home: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def double(tr_home: Path) -> Iterator[Double]:
     seen = Double(tr_home)
-    seen.says.double_reset()
+    seen.library.double_reset()
     yield seen
-    assert seen.says.double_complaints() == 0, seen.says.double_last_complaint()
-    assert seen.says.double_open_sessions() == 0
+    assert seen.library.double_complaints() == 0, seen.library.double_last_complaint()
+    assert seen.library.double_open_sessions() == 0
 
 
 @pytest.fixture
@@ -73,14 +73,14 @@ def task(pixels: Pixels, options: ReadOptions | None = None) -> ReadTask:
 
 
 def first_line(pixels: Pixels) -> str:
-    """What the double reads on an image, worked out here from its description."""
+    """The first line that the double reads on an image, computed from its description."""
     return f"{pixels.shape[1]}x{pixels.shape[0]}:{zlib.adler32(np.ascontiguousarray(pixels).tobytes()[::17])}"
 
 
 def test_blanks_and_repeats_are_removed_and_order_is_kept(handle: TrHandle) -> None:
     page = read(handle, noise(1))
     assert [line.text for line in page.lines] == [first_line(noise(1)), SECOND_LINE]
-    # The mean over the steps that are not blank.
+    # The mean confidence of the steps that are not blank.
     assert [line.confidence for line in page.lines] == pytest.approx([0.9, 0.8])
     assert (page.width, page.height, page.angle) == (200, 120, 0)
 
@@ -89,7 +89,7 @@ def test_blanks_and_repeats_are_removed_and_order_is_kept(handle: TrHandle) -> N
     "pixels",
     [
         pytest.param(np.dstack([noise(3), noise(4), noise(5)]), id="colour"),
-        pytest.param(noise(6)[::2, 10:-10], id="gaps between its rows"),
+        pytest.param(noise(6)[::2, 10:-10], id="not contiguous"),
     ],
 )
 def test_an_image_reaches_tr_unchanged(handle: TrHandle, pixels: Pixels) -> None:
@@ -97,13 +97,13 @@ def test_an_image_reaches_tr_unchanged(handle: TrHandle, pixels: Pixels) -> None
 
 
 @pytest.mark.parametrize(("upright", "angle"), [(True, 0.0), (False, 10.0)])
-def test_upright_boxes_are_asked_of_tr_itself(handle: TrHandle, upright: bool, angle: float) -> None:
+def test_upright_boxes_come_from_tr(handle: TrHandle, upright: bool, angle: float) -> None:
     box = read(handle, noise(7), ReadOptions(upright_boxes=upright)).lines[1].box
     assert to_rects(np.array([box]))[0] == pytest.approx([100, 90, 100, 15, angle])
 
 
 @pytest.mark.parametrize("angle", [-90.0, -45.0, -3.0, 0.0, 12.5, 90.0])
-def test_the_corners_are_those_of_opencv(angle: float) -> None:
+def test_corners_are_those_of_opencv(angle: float) -> None:
     expected = cv2.boxPoints(((300.0, 200.0), (120.0, 30.0), angle))
     ours = np.array(to_box((300.0, 200.0, 120.0, 30.0, angle)))
     assert np.abs(ours[:, None] - expected[None]).max(axis=2).min(axis=1) == pytest.approx(0, abs=1e-3)
@@ -111,7 +111,7 @@ def test_the_corners_are_those_of_opencv(angle: float) -> None:
 
 @pytest.mark.parametrize("angle", [-89.5, -45.0, -3.25, 0.0, 12.5, 90.0])
 @pytest.mark.parametrize("size", [(120.0, 30.0), (30.0, 120.0), (7.5, 7.5)])
-def test_tr_s_own_rect_comes_back_from_the_corners(size: tuple[float, float], angle: float) -> None:
+def test_corners_convert_back_to_trs_rectangle(size: tuple[float, float], angle: float) -> None:
     rect = (300.25, 200.5, *size, angle)
     assert to_rects(np.array([to_box(rect)]))[0] == pytest.approx(rect, abs=0.005)
 
@@ -141,14 +141,14 @@ def test_invalid_result_of_tr_fails_only_its_page(
     assert read(handle, noise(14)).lines[0].text == first_line(noise(14))
 
 
-@pytest.mark.parametrize(("shared", "threads"), [(False, 8), (True, 4)], ids=["sessions of their own", "one pair"])
+@pytest.mark.parametrize(("shared", "threads"), [(False, 8), (True, 4)], ids=["separate sessions", "shared sessions"])
 def test_threads_read_as_if_alone(double: Double, monkeypatch: pytest.MonkeyPatch, shared: bool, threads: int) -> None:
     monkeypatch.setenv("LIBTR_DOUBLE_SLEEP_MS", "2")
     if shared:
         monkeypatch.setenv("LIBTR_DOUBLE_SHARED", "1")
     engine = TrEngine(double.home, shared_sessions=shared)
     answers = read_in_threads(engine, threads, pages=20)
-    assert double.says.double_open_sessions() == (2 if shared else 0)
+    assert double.library.double_open_sessions() == (2 if shared else 0)
     engine.close()
     assert answers == [
         [f"{first_line(noise(100 * thread + page))}\n{SECOND_LINE}" for page in range(20)] for thread in range(threads)
@@ -190,7 +190,7 @@ def test_a_failed_warm_up_makes_the_engine_unavailable(
     handle: TrHandle, double: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle.warm_up()
-    assert double.says.double_complaints() == 0
+    assert double.library.double_complaints() == 0
     monkeypatch.setenv("LIBTR_DOUBLE_NONSENSE", "negative")
     with pytest.raises(EngineUnavailable, match="-1 lines"):
         handle.warm_up()
@@ -246,7 +246,7 @@ OTHER_MACHINE = "built for this machine's system and processor"
         pytest.param(without_a_companion, r"libcompanion\.so: .*beside libtr\.so", id="no companion"),
     ],
 )
-def test_an_unloadable_library_is_refused_with_why(home: Path, harm: Callable[[Path], None], message: str) -> None:
+def test_an_unloadable_library_is_refused_with_a_reason(home: Path, harm: Callable[[Path], None], message: str) -> None:
     harm(home)
     with pytest.raises(EngineUnavailable, match=message):
         TrEngine(home)

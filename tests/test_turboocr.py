@@ -1,4 +1,4 @@
-"""TurboOCR's API over HTTP and gRPC: what is read, how it is told, and what is refused with its codes."""
+"""TurboOCR's API over HTTP and gRPC: requests, results, and errors with their codes."""
 
 import io
 import json
@@ -22,11 +22,11 @@ from ocrsvc.settings.settings import Settings
 PNG = png(64, 32)
 B64 = as_base64(PNG)
 SEEN = "64x32 auto True False None"
-# The boxes of web_support, worked out by hand for 64 x 32 pixels.
+# The boxes of `KnownEngine`'s lines, worked out by hand for an image of 64 x 32 pixels.
 FIRST, SECOND = [[16, 8], [48, 8], [48, 16], [16, 16]], [[32, 8], [40, 16], [32, 24], [24, 16]]
 FORM = "application/x-www-form-urlencoded"
 GRAY, BLACK = b"0.5 g 0 0 72 36 re f", b"0 g 0 0 72 36 re f"
-# Drawn at 200 dpi and told at 100: a page of 72 x 36 points is 100 x 50 pixels.
+# Drawn at 200 dpi and reported at 100 dpi: a page of 72 x 36 points has 100 x 50 pixels.
 PAGE_FIRST = [[25, 12], [75, 12], [75, 25], [25, 25]]
 ALL = "?layout=1&as_blocks=yes&tables=true"
 SERVICE = "/ocr.OCRService/"
@@ -125,7 +125,7 @@ def test_pdf_boxes_have_the_requested_dpi(client: FlaskClient, way: str) -> None
     assert float(response.headers["X-Inference-Time-Ms"]) >= 0
 
 
-def test_twice_the_resolution_is_twice_the_frame(client: FlaskClient) -> None:
+def test_twice_the_dpi_doubles_the_page_size(client: FlaskClient) -> None:
     page = json_of(client.post("/ocr/pdf?dpi=200&mode=nonsense&layout=1", data=pdf(GRAY)))["pages"][0]
     assert (page["dpi"], page["width"], page["height"], page["mode"]) == (200, 200, 100, "ocr")
     assert page["layout"][0]["bounding_box"] == [[50, 25], [150, 25], [150, 50], [50, 50]]
@@ -182,10 +182,10 @@ def test_pdf_text_layer_is_used_depending_on_the_mode(client: FlaskClient) -> No
 
 def test_health_and_capabilities_are_answered(client: FlaskClient) -> None:
     assert {client.get(f"/health{path}").text for path in ("", "/live", "/ready")} == {"ok"}
-    told = json_of(client.get("/capabilities"))
-    assert (told["features"]["layout"], told["features"]["formulas"]) == (True, False)
-    assert told["pdf"] == {"modes": ["ocr", "geometric", "auto", "auto_verified"], "default_dpi": 100, "max_pages": 4}
-    assert {client.get(path).status_code for path in told["endpoints"]} == {200, 405}
+    found = json_of(client.get("/capabilities"))
+    assert (found["features"]["layout"], found["features"]["formulas"]) == (True, False)
+    assert found["pdf"] == {"modes": ["ocr", "geometric", "auto", "auto_verified"], "default_dpi": 100, "max_pages": 4}
+    assert {client.get(path).status_code for path in found["endpoints"]} == {200, 405}
 
 
 @pytest.mark.parametrize(("path", "row", "code"), ERRORS["http"])
@@ -197,7 +197,7 @@ def test_client_errors_have_the_originals_code(client: FlaskClient, path: str, r
     assert json_of(response)["error"]["code"] == code
 
 
-TROUBLES = [
+SERVICE_ERRORS = [
     (errors.QueueFull("Full."), 503, "SERVER_BUSY", grpc.StatusCode.UNAVAILABLE),
     (errors.DeadlineExceeded("Late."), 504, "INFERENCE_TIMEOUT", grpc.StatusCode.DEADLINE_EXCEEDED),
     (errors.EngineFailed("No."), 500, "INFERENCE_ERROR", grpc.StatusCode.INTERNAL),
@@ -205,7 +205,7 @@ TROUBLES = [
 ]
 
 
-@pytest.mark.parametrize(("error", "status", "code", "rpc_status"), TROUBLES)
+@pytest.mark.parametrize(("error", "status", "code", "rpc_status"), SERVICE_ERRORS)
 def test_service_errors_have_the_same_code_over_http_and_grpc(
     error: errors.OcrsvcError, status: int, code: str, rpc_status: grpc.StatusCode
 ) -> None:
@@ -214,7 +214,7 @@ def test_service_errors_have_the_same_code_over_http_and_grpc(
     _, methods = services_raising(error)
     with served(methods) as opened, pytest.raises(grpc.RpcError) as caught:
         call(opened, "Recognize", image=PNG)
-    assert trouble(caught.value) == (rpc_status, code)
+    assert status_and_code(caught.value) == (rpc_status, code)
 
 
 def call(opened: grpc.Channel, method: str, **sent: Any) -> Any:
@@ -222,15 +222,15 @@ def call(opened: grpc.Channel, method: str, **sent: Any) -> Any:
     return unary(opened, SERVICE + method, f"{message}Response")(MESSAGES[f"{message}Request"](**sent), timeout=20)
 
 
-def trouble(error: Any) -> tuple[grpc.StatusCode, str]:
+def status_and_code(error: Any) -> tuple[grpc.StatusCode, str]:
     return error.code(), dict(error.trailing_metadata()).get("x-error-code", "")
 
 
 def test_an_image_and_bare_pixels_are_read_over_grpc(channel: grpc.Channel) -> None:
     answer = call(channel, "Recognize", image=PNG, as_blocks=True)
-    told = json.loads(answer.json_response)
+    found = json.loads(answer.json_response)
     assert (answer.num_detections, list(answer.reading_order)) == (2, [0, 1])
-    assert ([line["text"] for line in told["results"]], len(told["blocks"])) == ([TEXT, SEEN], 1)
+    assert ([line["text"] for line in found["results"]], len(found["blocks"])) == ([TEXT, SEEN], 1)
     size = {"width": 64, "height": 32, "channels": 3}
     answer = call(channel, "Recognize", pixels=bytes([9]) * 6144, **size)
     assert json.loads(answer.json_response) == {"results": LINES}
@@ -267,4 +267,4 @@ def test_grpc_trailers_have_the_errors_code(channel: grpc.Channel, method: str, 
     sent = {name: DATA.get(value, value.encode()) if isinstance(value, str) else value for name, value in row.items()}
     with pytest.raises(grpc.RpcError) as caught:
         call(channel, method, **sent)
-    assert trouble(caught.value) == (grpc.StatusCode.INVALID_ARGUMENT, code)
+    assert status_and_code(caught.value) == (grpc.StatusCode.INVALID_ARGUMENT, code)

@@ -1,8 +1,8 @@
-"""What the web tests share: an engine whose answers are known beforehand, pages to send, and the application over both.
+"""Shared by the web tests: an engine with known results, and the application with it.
 
-The engine finds two lines on every page, at places worked out by hand below, and tells the options that it was shown in
-the second line's text; a table and a region it finds if asked. An all-black page it fails; on an all-white one it finds
-nothing.
+The engine finds two lines on every page, at positions worked out by hand below; the text of the second line names the
+options that the engine received. It finds a table and a region on request, fails on an all-black page, and finds
+nothing on an all-white one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INFO = EngineInfo("known", "none", "1", "cpu", "fp32", "python")
 
 
 class KnownEngine:
-    """A complete engine with two known lines."""
+    """A complete engine that finds two known lines."""
 
     traits = EngineTraits()
 
@@ -55,7 +55,7 @@ class KnownEngine:
 
 
 class HeldEngine(KnownEngine):
-    """Reads nothing before it is told to (`go`), and counts the tasks that it was shown."""
+    """Waits for `go` before it reads; counts the tasks that it received."""
 
     def __init__(self) -> None:
         self.shown, self.go = threading.Semaphore(0), threading.Event()
@@ -76,14 +76,14 @@ def _read(task: ReadTask) -> Page | OcrsvcError:
         return Page(width, height, 0, ())
     asked = task.options
     seen = f"{width}x{height} {asked.rotate} {asked.detect} {asked.upright_boxes} {asked.min_confidence}"
-    # From (1/4, 1/4) to (3/4, 1/2) of the page; and a square on its tip, whose first side falls at 45 degrees.
+    # A box from (1/4, 1/4) to (3/4, 1/2) of the page, and a square turned by 45 degrees.
     left, right, top, bottom = width / 4, width * 3 / 4, height / 4, height / 2
     x, y, r = width / 2, height / 2, height / 4
     box = ((left, top), (right, top), (right, bottom), (left, bottom))
     characters = (Character("x", CONFIDENCE, box),) if asked.characters else ()
     words = (Word(str(asked.words), CONFIDENCE, box, characters),) if asked.wants_words else None
     lines = (Line(TEXT, CONFIDENCE, box, words), Line(seen, 0.5, ((x, y - r), (x + r, y), (x, y + r), (x - r, y))))
-    # One table of two cells, the first line in its first cell.
+    # A table of two cells; the first cell contains the first line.
     cells = (Cell(0, 0, 1, 1, box, TEXT, (0,)), Cell(0, 1, 1, 1, box, "", ()))
     tables = (Table(box, 1, 2, cells),) if asked.tables else ()
     regions = (Region("title", 0.75, box, (0, 1)),) if asked.layout else ()
@@ -91,7 +91,7 @@ def _read(task: ReadTask) -> Page | OcrsvcError:
 
 
 class DeafReader:
-    """A reader that only raises; for the errors that no upload can cause at will."""
+    """A reader whose methods raise `error`, for errors that no upload can provoke."""
 
     ready = False
     has_models = False
@@ -132,7 +132,7 @@ def client_raising(error: Exception) -> FlaskClient:
 def running_reader(
     settings: Settings | None = None, opener: Callable[[], Engine] | None = KnownEngine, threads: int = 2
 ) -> Iterator[Reader]:
-    """A reader, of the known engine unless it is given how to open another; None opens that of the settings."""
+    """A running reader. `opener` opens its engine; None opens the engine of the settings."""
     reader = Reader(settings or Settings(), ThreadPlan(1, 4, threads), engine_opener=opener)
     reader.start()
     try:

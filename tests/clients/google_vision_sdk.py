@@ -1,4 +1,4 @@
-"""Runs Google's unmodified client of Cloud Vision over REST against the service: google_vision_sdk.py ADDRESS."""
+"""Runs Google's unmodified Cloud Vision client over REST against the service: google_vision_sdk.py ADDRESS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs LiteLLM's unmodified client of Mistral's OCR, in an environment of its own: litellm_ocr.py ADDRESS."""
+"""Runs LiteLLM's unmodified Mistral OCR client in a separate virtual environment: litellm_ocr.py ADDRESS."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from min_tfs_client.tensors import tensor_proto_to_ndarray
 
 
 def main() -> None:
-    """Ask for a prediction; this client sends texts, not bytes, so the image goes as base64."""
+    """Request a prediction; the client sends text, not bytes, so the image is base64."""
     address, file, expected = sys.argv[1:]
     host, port = address.split(":")
     client = TensorServingClient(host, int(port))

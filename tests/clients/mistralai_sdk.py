@@ -17,7 +17,7 @@ URL = "data:image/png;base64," + base64.b64encode(DATA).decode()
 
 
 def read(client: Mistral) -> None:
-    """Documents in data URLs, and one that is refused."""
+    """Send documents as data URLs, and one request that is refused."""
     image = {"type": "image_url", "image_url": URL}
     answer = client.ocr.process(model=MODEL, document=image, confidence_scores_granularity="word", pages=[0])
     write(answer.pages[0].markdown, answer.pages[0].dimensions, answer.usage_info, answer.pages[0].confidence_scores)
@@ -29,8 +29,8 @@ def read(client: Mistral) -> None:
         write("refused:", error.status_code)
 
 
-def keep(client: Mistral) -> None:
-    """A file from its upload to its end."""
+def manage_file(client: Mistral) -> None:
+    """Upload, look up, download, read and delete a file."""
     file = client.files.upload(file={"file_name": "page.png", "content": DATA}, purpose="ocr")
     assert client.files.retrieve(file_id=file.id).size_bytes == len(DATA)
     assert file.id in [found.id for found in client.files.list().data]
@@ -43,4 +43,4 @@ def keep(client: Mistral) -> None:
 
 
 with Mistral(api_key="none", server_url=sys.argv[2]) as opened:
-    {"ocr": read, "files": keep}[sys.argv[1]](opened)
+    {"ocr": read, "files": manage_file}[sys.argv[1]](opened)

@@ -1,4 +1,4 @@
-"""Runs one of Open WebUI's unmodified loaders for documents, in an environment of its own.
+"""Runs one of Open WebUI's unmodified document loaders in a separate virtual environment.
 
 python open_webui_engines.py MODULE CLASS URL FILE
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 module, name, url, file = sys.argv[1:]
 Loader = runpy.run_path(module)[name]
-# What Open WebUI gives each loader besides the file.
+# Arguments that Open WebUI passes to each loader in addition to the file.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "PaddleOCRVLLoader": {"api_url": url, "token": "key"},
     "MinerULoader": {"api_url": url, "api_key": "key", "params": {"language": "en", "enable_ocr": True}},
@@ -22,11 +22,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def load(path: str) -> None:
-    """Print what the loader gives, or the error that it raises or reports."""
+    """Print the loader's documents, or the error that it raises or reports."""
     try:
         for document in Loader(file_path=path, **ARGUMENTS[name]).load():
             print(document.page_content, document.metadata)  # noqa: T201  the test reads it
-    except Exception as error:  # noqa: BLE001  it raises nothing more exact
+    except Exception as error:  # noqa: BLE001  the loaders raise plain Exception
         print(f"refused: {getattr(error, 'detail', error)}")  # noqa: T201
 
 

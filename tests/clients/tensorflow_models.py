@@ -1,9 +1,9 @@
-"""Lists, labels, loads and unloads models with min-tfs-client and the stubs of TensorFlow Serving that it carries.
+"""Lists, labels, loads and unloads models with min-tfs-client and the TensorFlow Serving stubs in it.
 
 python tensorflow_models.py HOST:PORT IMAGE
 
-In an environment of its own. The service has the model `fake`, the versions 1 and 2 among others; each reads
-NAME/VERSION on every page.
+Runs in a separate virtual environment. The service has versions 1 and 2, among others, of the model `fake`; each
+version reads NAME/VERSION on every page.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def reload(models: Any, numbers: list[int], labels: dict[str, int]) -> None:
 
 
 def check_answer(answer: Any) -> int:
-    """The version that the answer names, which is the one that read."""
+    """Check that the version named in the answer is the one that read the page; returns it."""
     said = tensor_proto_to_ndarray(answer.outputs["texts"])[0][-1]
     assert said == f"{MODEL}/{answer.model_spec.version.value}", said
     return int(answer.model_spec.version.value)

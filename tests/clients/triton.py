@@ -1,4 +1,4 @@
-"""Runs NVIDIA's unmodified tritonclient against the service, in an environment of its own.
+"""Runs NVIDIA's unmodified tritonclient against the service, in a separate virtual environment.
 
 python triton.py http|grpc|paddlex ADDRESS IMAGE EXPECTED_FIRST_LINE
 """
@@ -46,7 +46,7 @@ def check(client: Any, kind: Any, image: bytes, expected: str) -> None:
 
 
 def check_compression(client: Any, image: bytes) -> None:
-    """HTTP only: compressed bodies in both directions."""
+    """Check compressed requests and responses (HTTP only)."""
     tensor = over_http.InferInput("image", [1], "BYTES")
     tensor.set_data_from_numpy(np.array([image], dtype=np.object_))
     for name in ("gzip", "deflate"):
@@ -55,7 +55,7 @@ def check_compression(client: Any, image: bytes) -> None:
 
 
 def check_stream(client: Any, image: bytes) -> None:
-    """GRPC only: five requests in one stream."""
+    """Send five requests in one stream (gRPC only)."""
     answers: queue.Queue[Any] = queue.Queue()
     client.start_stream(lambda result, error: answers.put((result, error)))
     tensor = over_grpc.InferInput("image", [1], "BYTES")
@@ -70,7 +70,7 @@ def check_stream(client: Any, image: bytes) -> None:
 
 
 def check_paddlex(client: Any, image: bytes) -> None:
-    """What PaddleX's client of its "high-stability serving" does: JSON in a tensor, JSON out of one."""
+    """Call the model like PaddleX's client for "high-stability serving": input and output are JSON in a tensor."""
     import base64
 
     body = json.dumps({"file": base64.b64encode(image).decode(), "fileType": 1, "visualize": False}).encode()

@@ -1,8 +1,8 @@
-"""Lists, loads and unloads models with NVIDIA's unmodified tritonclient, in an environment of its own.
+"""Lists, loads and unloads models with NVIDIA's unmodified tritonclient, in a separate virtual environment.
 
 python triton_models.py http|grpc ADDRESS IMAGE VERSION…
 
-The service has the model `fake` in these versions, the last of which serves; each reads NAME/VERSION on every page.
+The service has these versions of the model `fake`; the last one is the default. Each reads NAME/VERSION on every page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MODEL = "fake"
 
 
 def states(client: Any) -> dict[str, str]:
-    """The state of each version of the model, with its reason, by number."""
+    """Return the state of each version of the model, with the reason, by number."""
     index = client.get_model_repository_index()
     if not isinstance(index, list):
         index = [{field.name: value for field, value in one.ListFields()} for one in index.models]
@@ -28,7 +28,7 @@ def states(client: Any) -> dict[str, str]:
 
 
 def read(client: Any, kind: Any, image: bytes, version: str = "") -> str:
-    """What read the image, as the page says and the answer."""
+    """Read an image; returns the version that read it, which page and answer must both name."""
     tensor = kind.InferInput("image", [1], "BYTES")
     tensor.set_data_from_numpy(np.array([image], dtype=np.object_))
     result = client.infer(MODEL, [tensor], model_version=version)
@@ -40,16 +40,16 @@ def read(client: Any, kind: Any, image: bytes, version: str = "") -> str:
 
 
 def refusal(call: Any) -> str:
-    """What a call is refused with."""
+    """Return the message of the error that the call must raise."""
     try:
         call()
     except InferenceServerException as error:
         return str(error)
-    raise AssertionError("it was not refused")
+    raise AssertionError("the call was not refused")
 
 
 def check(client: Any, kind: Any, image: bytes, versions: list[str]) -> None:
-    """List, read by version, unload, load."""
+    """List the versions, read with each, and unload and load the model."""
     client.load_model(MODEL)
     assert states(client) == dict.fromkeys(versions, "READY"), states(client)
     assert read(client, kind, image) == versions[-1]

@@ -1,7 +1,7 @@
-"""Stands in for ocrsvc.imaging.pdf.child, and misbehaves as the file says.
+"""Replaces ocrsvc.imaging.pdf.child, and misbehaves as the file says.
 
-Behind `%PDF-` the file is JSON: for `ready` and for each word of a request what is sent instead of an answer, or one of
-the names below. Words that it leaves out are answered as for two gray pages of an inch.
+After `%PDF-` the file is JSON. It maps `ready` and the names of requests to the text sent as the answer, or to a fault
+such as "!exit" (see `answer`). Other requests are answered as for a PDF of two gray pages, one inch square.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A simulated GPU, from outside of the doubles that use it: made, filled, made to misbehave. See simulated_gpu.h."""
+"""Creates and controls the simulated GPU that the doubles of Tr and NVML use. See simulated_gpu.h."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENTRIES: Final = 256
 
 
 class Mode(IntFlag):
-    """How the GPU behaves."""
+    """How the GPU misbehaves; modes can be combined."""
 
     PLAIN = 0
     HIDES = 1
@@ -29,11 +29,11 @@ class Mode(IntFlag):
 
 
 class SimulatedGpu:
-    """The GPU in a file.
+    """The GPU, kept in a memory-mapped file.
 
     Args:
-        file: Written anew.
-        total_bytes: What it has.
+        file: Created, or overwritten.
+        total_bytes: The GPU's memory.
     """
 
     def __init__(self, file: Path, total_bytes: int) -> None:
@@ -44,17 +44,17 @@ class SimulatedGpu:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the doubles need to find it, and pynvml to find the double of NVML, which lies beside it."""
+        """Variables by which the doubles find the GPU, and pynvml finds the double of NVML in the same folder."""
         return {VARIABLE: str(self.file), "LD_LIBRARY_PATH": str(self.file.parent)}
 
     @property
     def refused(self) -> int:
-        """How often somebody asked for more than there was."""
+        """Number of allocations refused because the memory was full."""
         return int(_HEAD.unpack_from(self._map)[3])
 
     @property
     def held(self) -> dict[int, int]:
-        """Bytes by process id, those of the dead included until a double looks again."""
+        """Allocated bytes by process id; dead processes stay listed until a double checks again."""
         entries = (_ENTRY.unpack_from(self._map, _HEAD.size + number * _ENTRY.size) for number in range(_ENTRIES))
         return {pid: count for pid, _, count in entries if pid}
 
@@ -62,7 +62,7 @@ class SimulatedGpu:
         struct.pack_into("=Q", self._map, 16, mode)
 
     def hold_for_others(self, count: int) -> None:
-        """Somebody who is no process of this machine holds so many bytes."""
+        """Let processes outside this machine hold `count` bytes."""
         struct.pack_into("=Q", self._map, 8, count)
 
     def close(self) -> None:
