@@ -34,7 +34,7 @@ from soak import ROOT, wait_until
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from proxies import asking, texts_of
+from proxies import reading_clients, texts_of
 
 PORT = 18999
 SHIPPED_PORT = ":8000"
@@ -161,7 +161,7 @@ def disturb(machine: Machine) -> Counter[str]:
     """Restart and reload the service under load; returns the clients' outcomes."""
     machine.configure(FAKE)
     machine.run("systemctl", "restart", "ocrsvc")
-    with asking(machine.url, texts_of(machine.url)) as outcomes:
+    with reading_clients(machine.url, texts_of(machine.url)) as outcomes:
         for _ in range(ROUNDS):
             for verb in ("restart", "reload"):
                 machine.run("systemctl", verb, "ocrsvc")

@@ -29,7 +29,7 @@ from bench.machine import print_machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from proxies import CLIENTS, ENV, PROXIES, asking, proxied, texts_of
+from proxies import CLIENTS, ENV, PROXIES, proxied, reading_clients, texts_of
 from upgrade_support import HeldSocket, replace_package, serving, version_of, write_package
 
 SETTINGS = {**ENV, "OCRSVC_FAKE_LATENCY_S": "0.1"}
@@ -55,7 +55,7 @@ def versions(rounds: int) -> list[str]:
 def by_sighup(folder: Path, rounds: int) -> Counter[str]:
     """Replace the files, and send SIGHUP to the arbiter."""
     write_package(folder, "0.1.0")
-    with serving(folder, SETTINGS) as server, asking(server.url, texts_of(server.url)) as outcomes:
+    with serving(folder, SETTINGS) as server, reading_clients(server.url, texts_of(server.url)) as outcomes:
         for count, version in enumerate(versions(rounds), 1):
             replace_package(folder, version)
             os.kill(server.pid, signal.SIGHUP)
@@ -70,7 +70,7 @@ def by_restart(folder: Path, rounds: int) -> Counter[str]:
     with closing(HeldSocket(folder, SETTINGS)) as held:
         service = held.start()
         try:
-            with asking(held.url, texts_of(held.url)) as outcomes:
+            with reading_clients(held.url, texts_of(held.url)) as outcomes:
                 for version in versions(rounds):
                     held.stop(service)
                     replace_package(folder, version)
@@ -88,7 +88,7 @@ def by_hosts(name: str, folder: Path, rounds: int) -> Counter[str]:
     with ExitStack() as stack:
         hosts = [stack.enter_context(serving(folder / "0.1.0", SETTINGS, free_port())) for _ in range(2)]
         url = stack.enter_context(proxied(PROXIES[name], folder / "proxy", free_port(), *hosts))
-        with asking(url, texts_of(hosts[0].url)) as outcomes:
+        with reading_clients(url, texts_of(hosts[0].url)) as outcomes:
             for version in versions(rounds):
                 write_package(folder / version, version)
                 for index, host in enumerate(hosts):

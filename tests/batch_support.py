@@ -128,7 +128,7 @@ class DoubleReader:
 
 
 def files_of(count: int, pages: int = 1, contents: int | None = None) -> list[SourceFile]:
-    """Files of `pages` pages each; with `contents`, their versions (one per content) repeat after that many files."""
+    """Files of `pages` pages each. A version is the number of a content; there are `contents` different ones."""
     return [
         SourceFile(f"{number:04d}", f"{number:04d}", str(number % (contents or count)), 9, pages, range(1, pages + 1))
         for number in range(count)

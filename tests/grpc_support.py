@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import grpc
-from web_support import DeafReader, running_reader
+from web_support import FailingReader, running_reader
 
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.grpc_server.access import CallAccess
@@ -79,8 +79,8 @@ def model_over(reader: Reader) -> OcrModel:
     return OcrModel(reader, store, store.common)
 
 
-def services_raising(error: Exception) -> tuple[DeafReader, Methods]:
-    reader = DeafReader(error)
+def services_raising(error: Exception) -> tuple[FailingReader, Methods]:
+    reader = FailingReader(error)
     return reader, make_services(model_over(cast(Reader, reader)))
 
 

@@ -94,7 +94,7 @@ def text_of(url: str, page: bytes, session: requests.Session) -> str:
 
 
 @contextmanager
-def asking(url: str, expected: list[str]) -> Iterator[Counter[str]]:
+def reading_clients(url: str, expected: list[str]) -> Iterator[Counter[str]]:
     """Run clients that each send one page repeatedly; yields counts of their outcomes: "right", or what was wrong."""
     outcomes: Counter[str] = Counter()
     done, lock = threading.Event(), threading.Lock()

@@ -8,7 +8,7 @@ import pytest
 from flask.testing import FlaskClient
 from image_support import png
 from support import data_of, filled
-from web_support import TEXT, DeafReader, as_base64, client_over, client_raising, json_of, running_app
+from web_support import TEXT, FailingReader, as_base64, client_over, client_raising, json_of, running_app
 from werkzeug.test import EnvironBuilder
 
 from ocrsvc import errors
@@ -110,10 +110,10 @@ def test_too_large_body_returns_413_in_every_format(client: FlaskClient, adapter
 
 @pytest.mark.parametrize("adapter", SENT)
 def test_request_deadline_reaches_the_reader(adapter: str) -> None:
-    deaf = DeafReader(errors.DeadlineExceeded("Late."))
-    response = client_over(deaf).post(SENT[adapter][0], **SENT[adapter][1], headers={"X-Request-Timeout": "0.5"})
+    failing = FailingReader(errors.DeadlineExceeded("Late."))
+    response = client_over(failing).post(SENT[adapter][0], **SENT[adapter][1], headers={"X-Request-Timeout": "0.5"})
     assert response.status_code == 504
-    assert all(0 < limit <= 0.5 for limit in deaf.deadlines)
+    assert all(0 < limit <= 0.5 for limit in failing.deadlines)
 
 
 @pytest.mark.parametrize(("path", "row", "seen"), ROWS["options"])
@@ -152,7 +152,7 @@ def test_umi_ocr_returns_words_on_request(client: FlaskClient) -> None:
     assert "words" not in second
 
 
-def test_paddlex_returns_and_frames_words_on_request(client: FlaskClient) -> None:
+def test_paddlex_returns_words_and_draws_their_boxes_on_request(client: FlaskClient) -> None:
     plain, worded = (
         json_of(client.post("/ocr", json={"file": B64, "returnWordBox": asked}))["result"]["ocrResults"][0]
         for asked in (False, True)
@@ -188,7 +188,7 @@ def test_paddlehub_serves_each_module_and_non_images(client: FlaskClient, module
 
 
 @pytest.mark.parametrize(("module", "row", "status", "said"), ROWS["paddlehub_errors"])
-def test_paddlehub_errors_are_200s(
+def test_paddlehub_errors_have_status_200(
     client: FlaskClient, module: str, row: dict[str, Any], status: str, said: str
 ) -> None:
     response = client.post(f"/predict/{module}", **arguments_of(row))

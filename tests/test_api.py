@@ -14,7 +14,7 @@ from flask.testing import FlaskClient
 from image_support import png
 from support import ROOT, data_of
 from urllib3.filepost import encode_multipart_formdata
-from web_support import INFO, TEXT, DeafReader, as_base64, client_over, json_of, running_app, texts
+from web_support import INFO, TEXT, as_base64, client_raising, json_of, running_app, texts
 
 from ocrsvc import errors
 from ocrsvc.formats.json_values import page_to_dict
@@ -235,14 +235,14 @@ RAISED = [error for error in READING_ERRORS if error is not errors.OcrsvcError]
 
 @pytest.mark.parametrize("error", RAISED)
 def test_every_error_of_the_reader_keeps_its_status_code_and_remedy(error: type[errors.OcrsvcError]) -> None:
-    problem = check_problem(post(client_over(DeafReader(error("It happened.", "Do this.")))), error.status, error.code)
+    problem = check_problem(post(client_raising(error("It happened.", "Do this."))), error.status, error.code)
     assert (problem["title"], problem["detail"], problem["remedy"]) == (error.title, "It happened.", "Do this.")
     assert problem["retryable"] is error.retryable
 
 
 def test_unexpected_error_is_logged_with_id_but_hidden_from_the_client(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "ocrsvc.web"):
-        response = post(client_over(DeafReader(KeyError("a secret"))), headers={"X-Request-Id": "find-me"})
+        response = post(client_raising(KeyError("a secret")), headers={"X-Request-Id": "find-me"})
     problem = check_problem(response, 500, "internal")
     assert "secret" not in json.dumps(problem)
     assert "find-me" in caplog.text

@@ -35,7 +35,7 @@ NEITHER = {"neither.png": "unsupported_image"}
 
 @pytest.fixture(scope="module")
 def two_services() -> Iterator[str]:
-    """The URLs of two_services services, separated by a comma."""
+    """The URLs of two services, separated by a comma."""
     with ExitStack() as stack:
         yield ",".join(stack.enter_context(run_server({"OCRSVC_WORKERS": "1"})).url for _ in range(2))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from proxies import ANSWER_S, CLIENTS, ENV, PROXIES, asking, proxied, texts_of
+from proxies import ANSWER_S, CLIENTS, ENV, PROXIES, proxied, reading_clients, texts_of
 from support import Server, run_server, wait_until
 
 KILLS = 3
@@ -28,7 +28,7 @@ def test_no_request_fails_behind_a_proxy_while_workers_are_replaced(name: str, t
     with run_server(ENV) as server:
         server.wait_for("READY in", count=2)
         expected = texts_of(server.url)
-        with proxied(PROXIES[name], tmp_path, free_port, server) as url, asking(url, expected) as outcomes:
+        with proxied(PROXIES[name], tmp_path, free_port, server) as url, reading_clients(url, expected) as outcomes:
             kill_workers(server, outcomes, KILLS)
             for worker in server.workers():
                 os.kill(worker, signal.SIGUSR2)

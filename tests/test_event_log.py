@@ -1,4 +1,4 @@
-"""The service log and the access log: every line matches one schema, and no request is_waiting for a log."""
+"""The service log and the access log: every line matches one schema, and no request waits for a log."""
 
 import io
 import json

@@ -105,7 +105,7 @@ def test_no_further_file_is_fetched_after_a_disconnect(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("path", "sent", "status", "said"), ROWS["google"])
-def test_google_answers_the_whole_call(client: FlaskClient, path: str, sent: Any, status: int, said: str) -> None:
+def test_google_calls_return_their_status(client: FlaskClient, path: str, sent: Any, status: int, said: str) -> None:
     response = client.post(path, **filled(sent, **PAGES))
     assert (response.status_code, said in response.text) == (status, True), response.text
 

@@ -105,7 +105,7 @@ def test_missing_nvml_is_not_logged(gpu_home: Path) -> None:
 
 
 def own_bytes(*steps: tuple[int, Siblings]) -> list[int | None]:
-    """What a reader reports for its own process as the used bytes of the GPU and the siblings change."""
+    """Return the own_bytes that a reader reports while the GPU's used bytes and the siblings change."""
     nvml = Mock(spec=Nvml, **{"processes.return_value": {}, "busy_ratio.side_effect": GpuUnreadable("not known")})
     nvml.totals.side_effect = [(used, 1000) for used, _ in steps]
     gauge = GpuMemoryReader(nvml, logging.getLogger("test-gpu"), steps[0][1])

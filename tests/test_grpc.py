@@ -40,7 +40,7 @@ from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, ResponseReceived, StreamEnded, TrailersReceived
 from image_support import png
 from support import run_server, wait_until
-from web_support import CONFIDENCE, TEXT, DeafReader, HeldEngine, as_base64, json_of, running_app, running_reader
+from web_support import CONFIDENCE, TEXT, FailingReader, HeldEngine, as_base64, json_of, running_app, running_reader
 
 from ocrsvc import errors
 from ocrsvc.app import create_app
@@ -673,7 +673,7 @@ def test_open_call_is_counted_and_answered_on_shutdown() -> None:
 
 def test_caller_limit_covers_grpc_and_http_together() -> None:
     limits = SharedLimits(Budget(1 << 20), Callers(1))
-    reader = cast(Reader, DeafReader(errors.QueueFull("Busy.")))
+    reader = cast(Reader, FailingReader(errors.QueueFull("Busy.")))
     client = create_app(Settings(caller_requests=1), reader, limits=limits).test_client()
     with gated(shared=limits) as (gate, channel):
         call = echo(channel).future(MESSAGES[ANSWER](id="1"))

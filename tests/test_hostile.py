@@ -68,7 +68,7 @@ def spent_s(run: Run, data: bytes, times: int = 1) -> float:
 
 
 def complaints(run: Run, make: Make, most: int = MB) -> Iterator[str]:
-    """Yield what is wrong with a parser's time for texts up to a size; small texts come first, so it ends soon."""
+    """Yield a complaint if a parser's time for texts up to a size is too long or not linear; small texts come first."""
     for size in (most >> 6, most >> 3, most):
         if (took_s := spent_s(run, make(size))) > MAX_S and (took_s := spent_s(run, make(size), 5)) > MAX_S:
             yield f"{size} bytes take {took_s * 1000:.0f} ms"
@@ -180,7 +180,7 @@ MESSAGE_TEXTS: Final[dict[str, tuple[str, Make]]] = {
 
 
 @pytest.mark.parametrize("kind", MESSAGE_TEXTS)
-def test_a_megabyte_of_a_hostile_message_of_grpc_costs_linear_time(kind: str) -> None:
+def test_a_megabyte_of_a_hostile_grpc_message_costs_linear_time(kind: str) -> None:
     name, make = MESSAGE_TEXTS[kind]
     runs: dict[str, Run] = {"parse": lambda data: parse(MESSAGES[name], data, unlimited())}
     assert all_complaints(runs, {kind: make}) == []

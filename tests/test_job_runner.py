@@ -94,7 +94,7 @@ def test_documents_that_kill_workers_fail(reader: Reader, jobs: JobStore, monkey
     JobRunner(jobs, reader, 10.0, bool).read_all()
     found = [(job.progress().state, job.page_count()) for job in (hard, easy, hard_to_make)]
     assert found == [("failure", 0), ("success", 1), ("success", 1)]
-    # Each result is recorded as record_deaths before it is made.
+    # Each result is recorded as begun before it is made.
     assert made == [("pdf", {"-1": 1}), ("text", {"-2": 1}), ("text", {"-1": 3, "-2": 1})]
 
 

@@ -115,7 +115,7 @@ def test_refused_options_name_a_remedy_and_the_mask_header_counts(app: NativeApp
     assert "POST /v1/ocr?format=pdf&mask=" in json_of(answer)["remedy"]
 
 
-def test_words_that_a_pdf_needs_are_not_in_json_unless_asked_for(clean_app: NativeApp) -> None:
+def test_words_that_a_pdf_needs_are_in_json_only_on_request(clean_app: NativeApp) -> None:
     ids = clean_app.read(format="pdf"), clean_app.read(format="pdf", words="true")
     lines = [clean_app.get(f"{job_id}/pages")["pages"][0]["lines"] for job_id in ids]
     assert ["words" in line[0] for line in lines] == [False, True]

@@ -92,7 +92,7 @@ def ask(
 
 @contextmanager
 def loads(cluster: Cluster, folder: Path) -> Iterator[dict[str, Any]]:
-    """Send requests through each proxy, and directly by our client, during the block; then yields results by load."""
+    """Send requests through each proxy, and directly, during the block; then the yielded dict has results by load."""
     bodies = {"http": PAGE, "grpc": infer_request(PAGE).SerializeToString()}
     for kind, body in bodies.items():
         (folder / kind).write_bytes(body)
@@ -179,7 +179,7 @@ class FirstUnanswered(QuietHandler):
 
 @contextmanager
 def breaking_once(cluster: Cluster, break_s: float) -> Iterator[Seen]:
-    """Run `FirstUnanswered` in cluster of all services; yields the headers of the POSTs that they received."""
+    """Run `FirstUnanswered` in place of all services; yields the headers of the POSTs that they received."""
     seen: Seen = defaultdict(list)
     ended = threading.Event()
     handler = type("Handler", (FirstUnanswered,), {"seen": seen, "break_s": break_s, "ended": ended})

@@ -240,7 +240,7 @@ def test_old_version_serves_if_the_new_one_cannot_be_loaded(models: Path) -> Non
     assert [str(version) for version in worker.loaded.versions()] == ["fake/1"]
 
 
-def test_a_version_that_is_removed_while_it_serves_serves_until_it_is_replaced(models: Path) -> None:
+def test_a_removed_version_serves_until_it_is_replaced(models: Path) -> None:
     worker = serving_worker(models)
     shutil.rmtree(models / "fake" / "1")
     assert worker.round() == []
@@ -250,7 +250,7 @@ def test_a_version_that_is_removed_while_it_serves_serves_until_it_is_replaced(m
     assert worker.available() == [2]
 
 
-def test_a_version_that_is_changed_while_it_serves_is_replaced_when_it_is_accepted(models: Path) -> None:
+def test_a_serving_version_that_changes_is_replaced_once_accepted(models: Path) -> None:
     worker = serving_worker(models, refuse_even)
     (models / "fake" / "1" / "more.txt").write_text("changed")
     write_manifest(models / "fake" / "1")

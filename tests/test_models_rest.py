@@ -15,7 +15,7 @@ import pytest
 from flask.testing import FlaskClient
 from image_support import png
 from support import data_of, filled, read_data
-from web_support import CONFIDENCE, TEXT, DeafReader, as_base64, client_over, json_of, running_app
+from web_support import CONFIDENCE, TEXT, FailingReader, as_base64, client_over, json_of, running_app
 
 from ocrsvc.adapters.model_protocols.ocr_model import options_from_parameters
 from ocrsvc.adapters.model_protocols.tensors import OUTPUT_NAMES
@@ -262,12 +262,12 @@ def test_wrong_paths_are_reported(client: FlaskClient, method: str, path: str, s
 
 @pytest.mark.parametrize(("path", "sent"), [(INFER, in_json(PLAIN)), (PREDICT, {"instances": [{"b64": PLAIN}]})])
 def test_a_disconnected_client_has_status_499(path: str, sent: object) -> None:
-    response = client_over(DeafReader(ClientGone("-"))).post(path, json=sent)
+    response = client_over(FailingReader(ClientGone("-"))).post(path, json=sent)
     assert (response.status_code, list(json_of(response))) == (499, ["error"])
 
 
 def test_the_shortest_time_limit_applies() -> None:
-    reader = DeafReader(QueueFull("Full."))
+    reader = FailingReader(QueueFull("Full."))
     for timeout_us, header in ((2_000_000, "5"), (5_000_000, "2"), (0, "2")):
         body = in_json(PLAIN, parameters={"timeout": timeout_us})
         client_over(reader).post(INFER, json=body, headers={"X-Request-Timeout": header})
@@ -292,7 +292,7 @@ def test_metadata_describes_the_model(client: FlaskClient) -> None:
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/v2/models/ocr/ready", "/v1/models/ocr"])
 def test_probes_say_whether_the_model_is_ready(client: FlaskClient, path: str) -> None:
     assert client.get(path).status_code == 200
-    loading = client_over(DeafReader(NotReady("Loading.")))
+    loading = client_over(FailingReader(NotReady("Loading.")))
     assert loading.get(path).status_code == (200 if path.endswith("live") else 503)
 
 
@@ -301,7 +301,7 @@ def test_the_status_of_the_model_is_the_union_of_both_protocols(client: FlaskCli
     expected = {"name": "ocr", "ready": True, "model_version_status": [state]}
     for path in ("/v1/models/ocr", "/v1/models/ocr/versions/1", "/v1/models/ocr/labels/stable"):
         assert json_of(client.get(path)) == expected
-    loading = client_over(DeafReader(NotReady("Loading.")))
+    loading = client_over(FailingReader(NotReady("Loading.")))
     assert json_of(loading.post("/v2/repository/index"))[0]["state"] == "LOADING"
     assert json_of(loading.post("/v2/repository/index", json={"ready": True})) == []
     assert json_of(loading.get("/v1/models/ocr"))["model_version_status"][0]["state"] == "LOADING"

@@ -69,7 +69,7 @@ def test_runs_from_several_threads_wait_for_each_other(cache: ModelCache) -> Non
 
 
 @pytest.mark.parametrize(("recognition", "provider"), [(BF16, "OpenVINO"), (TINY_FIRST, "OpenVINO, tiny first")])
-def test_pages_read_the_same_alone_and_beside_others_by_both_decoders(
+def test_both_decoders_read_pages_the_same_alone_and_together(
     tmp_path: Path, recognition: Runtime, provider: str
 ) -> None:
     choice = RuntimeChoice(BF16, recognition, "asked for")
@@ -88,7 +88,7 @@ def test_pages_read_the_same_alone_and_beside_others_by_both_decoders(
         assert "Thelibraryclosesat15:00today." in "".join(found.text.split())
 
 
-def test_a_proof_reads_the_reference_page_alike_with_bf16(cache: ModelCache) -> None:
+def test_bf16_reads_the_reference_page_like_fp32(cache: ModelCache) -> None:
     proofs = prove_runtimes(built_in(), SessionConfig("cpu"), cache)
     # Which runtime is faster depends on the machine, but none may be rejected for reading differently.
     assert [proof.fault for proof in proofs if proof.runtime in (BF16, TINY_FIRST)] == ["", "", ""]

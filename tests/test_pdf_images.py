@@ -145,11 +145,11 @@ def test_a_rotated_image_page_is_drawn_as_displayed(change: Change, shown: Calla
         pytest.param(scan(40), id="an image of 40 dpi"),
     ],
 )
-def test_any_other_page_is_drawn_at_the_usual_resolution(data: bytes) -> None:
+def test_any_other_page_is_drawn_at_the_default_resolution(data: bytes) -> None:
     assert measured(data) is None
 
 
-def test_an_image_with_a_mask_counts_from_the_usual_resolution_on() -> None:
+def test_an_image_with_a_mask_is_used_from_the_default_resolution_up() -> None:
     assert measured(scan(250, with_mask)) == (WIDE, HIGH)
 
 

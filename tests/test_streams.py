@@ -177,7 +177,7 @@ def test_streamed_pages_count_for_the_key_even_after_a_disconnect(tmp_path: Path
             assert (refused.status_code, refused.json["code"]) == (429, "quota_exceeded")
 
 
-def test_unread_pages_count_in_the_requests_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_pages_count_as_memory_of_their_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocrsvc.http.responses._PUSH_S", 0.01)
     budget, piece = Budget(8 << 20), bytes(1 << 20)
     here, there = socket.socketpair()

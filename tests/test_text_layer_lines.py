@@ -181,7 +181,7 @@ def form(content: bytes, head: bytes, inner: bytes) -> bytes:
 
 
 def page_with_forms(page: bytes, content: bytes = IMAGE, head: bytes = b"", depth: int = 1) -> bytes:
-    """A page that draws the form /X with this content, inside of `depth` - 1 other forms."""
+    """A page that draws the form /X; the content is nested `depth` forms deep."""
     more: dict[int, bytes] = dict(with_image(bytes([90, 160]) * 100, 20, 10)["more"])  # type: ignore[call-overload]
     for number in range(depth):
         is_last = number == depth - 1

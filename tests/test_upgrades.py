@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from proxies import CLIENTS, ENV, asking, texts_of
+from proxies import CLIENTS, ENV, reading_clients, texts_of
 from support import ROOT, wait_until
 from upgrade_support import Changes, HeldSocket, replace_package, serving, version_of, write_package
 
@@ -54,7 +54,7 @@ UNFIT = {
 )
 def test_sighup_loads_new_code_and_fails_nothing(tmp_path: Path, changes: Changes, logged: str, answering: str) -> None:
     write_package(tmp_path, "0.1.0")
-    with serving(tmp_path, SLOW) as server, asking(server.url, texts_of(server.url)) as outcomes:
+    with serving(tmp_path, SLOW) as server, reading_clients(server.url, texts_of(server.url)) as outcomes:
         assert version_of(server.url) == "0.1.0"
         replace_package(tmp_path, "0.2.0", changes)
         os.kill(server.pid, signal.SIGHUP)
@@ -72,7 +72,7 @@ def test_restart_with_a_held_socket_fails_no_request(tmp_path: Path) -> None:
     with closing(HeldSocket(tmp_path, SLOW)) as held:
         service = held.start()
         try:
-            with asking(held.url, texts_of(held.url)) as outcomes:
+            with reading_clients(held.url, texts_of(held.url)) as outcomes:
                 assert held.stop(service) == 0
                 replace_package(tmp_path, "0.2.0")
                 service = held.start()

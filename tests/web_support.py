@@ -90,7 +90,7 @@ def _read(task: ReadTask) -> Page | OcrsvcError:
     return Page(width, height, 0, lines, tables=tables, regions=regions)
 
 
-class DeafReader:
+class FailingReader:
     """A reader whose methods raise `error`, for errors that no upload can provoke."""
 
     ready = False
@@ -120,12 +120,12 @@ class DeafReader:
         raise self.error
 
 
-def client_over(reader: DeafReader) -> FlaskClient:
+def client_over(reader: FailingReader) -> FlaskClient:
     return create_app(Settings(), cast(Reader, reader)).test_client()
 
 
 def client_raising(error: Exception) -> FlaskClient:
-    return client_over(DeafReader(error))
+    return client_over(FailingReader(error))
 
 
 @contextmanager
