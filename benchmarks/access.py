@@ -301,7 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--upheavals", type=int, default=60, help="workers replaced or killed in the third run")
     parser.add_argument("--workers", type=int, default=1, help="per service")
     parser.add_argument("--redis", action="store_true", help="keys in Redis in the third run; in SQLite by default")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/access.json or access_exact.json if left out")
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/access.json or access_exact.json")
     given = parser.parse_args(arguments)
     print_machine()
     if given.paired:

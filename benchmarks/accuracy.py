@@ -104,43 +104,43 @@ def measure_rapidocr(corpus: Corpus, choice: str) -> tuple[Run, str]:
         return pool.apply(read_with_rapidocr, (files, choice)), f"rapidocr_{choice}"
 
 
-def measure_service(asked: argparse.Namespace, corpus: Corpus) -> tuple[Run, str]:
+def measure_service(args: argparse.Namespace, corpus: Corpus) -> tuple[Run, str]:
     """The service's run, and the name of its engine."""
-    query = "?" + "&".join(asked.query) if asked.query else ""
-    with started_or_at(asked.url, asked.pid, {"OCRSVC_ENGINE": asked.engine}) as service:
+    query = "?" + "&".join(args.query) if args.query else ""
+    with started_or_at(args.url, args.pid, {"OCRSVC_ENGINE": args.engine}) as service:
         engine = engine_of(service.url)
-        print(f"engine: {engine}\nload: {asked.clients} clients, {len(corpus.pages)} pages once each{query}")
-        return read_over_http(service, corpus, asked.clients, query), engine["name"]
+        print(f"engine: {engine}\nload: {args.clients} clients, {len(corpus.pages)} pages once each{query}")
+        return read_over_http(service, corpus, args.clients, query), engine["name"]
 
 
-def measure(asked: argparse.Namespace, corpus: Corpus) -> tuple[Run | None, Sequence[str | None], str]:
+def measure(args: argparse.Namespace, corpus: Corpus) -> tuple[Run | None, Sequence[str | None], str]:
     """The run (None for saved texts), the texts, and the name of their source."""
-    if asked.score:
-        return None, read_texts(asked.score, corpus), asked.score.stem
-    if asked.rapidocr:
-        run, name = measure_rapidocr(corpus, asked.rapidocr)
+    if args.score:
+        return None, read_texts(args.score, corpus), args.score.stem
+    if args.rapidocr:
+        run, name = measure_rapidocr(corpus, args.rapidocr)
     else:
-        run, name = measure_service(asked, corpus)
+        run, name = measure_service(args, corpus)
     return run, run.texts, name
 
 
-def check(asked: argparse.Namespace, corpus: Corpus, half: str | None) -> bool:
+def check(args: argparse.Namespace, corpus: Corpus, half: str | None) -> bool:
     """Measure, print and write; returns True if no page failed and no applicable bar is missed."""
-    run, texts, name = measure(asked, corpus)
-    if asked.texts:
-        write_texts(asked.texts, corpus, texts)
+    run, texts, name = measure(args, corpus)
+    if args.texts:
+        write_texts(args.texts, corpus, texts)
     parts = tally_parts(corpus, texts, half)
     print("\n".join(table(parts)))
     if run:
         print(run.summary)
-    if asked.against:
-        print("\n".join(differences(corpus, read_texts(asked.against, corpus), texts)))
-    whole = asked.kind is None and asked.every == 1 and half is None and (name == "ppocr" or asked.score is not None)
+    if args.against:
+        print("\n".join(differences(corpus, read_texts(args.against, corpus), texts)))
+    whole = args.kind is None and args.every == 1 and half is None and (name == "ppocr" or args.score is not None)
     complaints = list(missed(parts[None])) if whole else []
     print("\n".join(f"MISSED {line}" for line in complaints) or ("every bar is met" if whole else "no bars are held"))
-    figures: dict[str, object] = {"engine": name, "query": asked.query, "every": asked.every, "half": asked.half}
+    figures: dict[str, object] = {"engine": name, "query": args.query, "every": args.every, "half": args.half}
     figures |= (run.as_dict() if run else {}) | {"kinds": as_dict(parts), "missed": complaints}
-    write_result(f"accuracy_{name}" + (f"_{asked.kind}" if asked.kind else ""), figures, asked.out)
+    write_result(f"accuracy_{name}" + (f"_{args.kind}" if args.kind else ""), figures, args.out)
     return not complaints and None not in texts
 
 
@@ -161,11 +161,11 @@ def main() -> int:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--score", type=Path, help="score these saved texts instead of reading the pages")
     source.add_argument("--rapidocr", choices=CHOICES, help="read with RapidOCR instead of the service")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/accuracy_ENGINE.json if left out")
-    asked = parser.parse_args()
-    half = None if asked.half == "all" else asked.half
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/accuracy_ENGINE.json")
+    args = parser.parse_args()
+    half = None if args.half == "all" else args.half
     print_machine()
-    return 0 if check(asked, Corpus(asked.shared, asked.kind, asked.every, half), half) else 1
+    return 0 if check(args, Corpus(args.shared, args.kind, args.every, half), half) else 1
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.accuracy_table import FEW_MARK
-from bench.bars import RAPIDOCR_F1, least_f1
+from bench.bars import RAPIDOCR_F1, min_f1
 from bench.corpus import ALL, HALVES
 from bench.markdown import write_between
 from bench.results import RESULTS
@@ -43,7 +43,7 @@ def _cells(kind: str, kinds: Kinds) -> list[str]:
     return [
         *("all" if kind == ALL else kind, str(whole["pages"]), str(whole["tokens"]), f"**{_f1(whole)}**"),
         *(_f1(half) for half in halves),
-        *(f"{least_f1(kind):.3f}", f"{RAPIDOCR_F1[kind]:.3f}"),
+        *(f"{min_f1(kind):.3f}", f"{RAPIDOCR_F1[kind]:.3f}"),
         *(_cer(part) for part in (whole, *halves)),
         f"{spaces['right']:.3f} of {spaces['places']}" if spaces["places"] else "",
     ]
@@ -62,10 +62,10 @@ def _few(tally: Mapping[str, Any]) -> str:
 
 
 def _caption(figures: Mapping[str, Any]) -> str:
-    said = f"{figures['machine'].split(', Linux')[0]}; {figures['when'][:10]}, commit {figures['commit']}"
+    caption = f"{figures['machine'].split(', Linux')[0]}; {figures['when'][:10]}, commit {figures['commit']}"
     if "wall_s" in figures:
-        said += f"; {figures['cpu_s_per_page']} CPU s a page, peak RSS {figures['peak_rss_mb']} MB"
-    return said + "."
+        caption += f"; {figures['cpu_s_per_page']} CPU s a page, peak RSS {figures['peak_rss_mb']} MB"
+    return caption + "."
 
 
 def sentence(figures: Mapping[str, Any]) -> str:

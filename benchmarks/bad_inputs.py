@@ -174,11 +174,11 @@ def main() -> int:
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with bad/")
     parser.add_argument("--url", help="a running service; without it, one is started")
     parser.add_argument("--pid", type=int, help="the arbiter of that service, to watch its memory and workers")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     print_machine()
     print("load: one client, a new connection per request")
-    with started_or_at(asked.url, asked.pid) as service:
-        return 0 if check(service, asked.shared / "bad") else 1
+    with started_or_at(args.url, args.pid) as service:
+        return 0 if check(service, args.shared / "bad") else 1
 
 
 if __name__ == "__main__":

@@ -146,20 +146,20 @@ class Trial:
         self.work_s += time.monotonic() - process.began_s
 
 
-def run(trial: Trial, asked: argparse.Namespace) -> dict[str, object]:
+def run(trial: Trial, args: argparse.Namespace) -> dict[str, object]:
     """Kill, fill the disk, finish and verify; returns the figures."""
-    chance = random.Random(asked.seed)
-    trial.kill_while_planning(chance.uniform(0.1, 2.0))
-    moments = sorted(chance.uniform(0.02, 0.9) for _ in range(asked.kills - 1))
+    rng = random.Random(args.seed)
+    trial.kill_while_planning(rng.uniform(0.1, 2.0))
+    moments = sorted(rng.uniform(0.02, 0.9) for _ in range(args.kills - 1))
     filled = None
     for number, moment in enumerate(moments):
-        print(f"killed at {trial.kill_at(int(moment * asked.pages))} pages", flush=True)
+        print(f"killed at {trial.kill_at(int(moment * args.pages))} pages", flush=True)
         if number == 0:
             # The work folder is lost, so its unfinished parts are read again.
             shutil.rmtree(trial.out / "_ocrsvc/work")
             print("work folder lost", flush=True)
         if number == len(moments) // 2 and os.geteuid() == 0:
-            filled = trial.fill(int(moment * asked.pages) + 100)
+            filled = trial.fill(int(moment * args.pages) + 100)
             print(f"exit code {filled} where the disk is full (expected: {FULL})", flush=True)
     code = trial.finish()
     verified, verify_s = trial.verify()
@@ -172,22 +172,22 @@ def main() -> int:
     parser.add_argument("--pages", type=int, default=200_000)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="the JSON file; results/batch_kill.json if left out")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/batch_kill.json")
+    args = parser.parse_args()
     print_machine()
     with tempfile.TemporaryDirectory() as name, destination(Path(name)) as out:
-        pages = link_pages(Path(name), asked.pages)
+        pages = link_pages(Path(name), args.pages)
         trial = Trial(pages, out, Path(name, "messages"))
-        figures = run(trial, asked)
+        figures = run(trial, args)
         counts = check_once(out, sorted(pages.rglob("*.png")))
-        figures |= {"pages": asked.pages, "kills": asked.kills, **counts}
+        figures |= {"pages": args.pages, "kills": args.kills, **counts}
         figures |= {"restarts_s": [round(one, 2) for one in trial.restarts_s], "peak_mb": round(trial.peak_mb, 1)}
         figures |= {"work_s": round(trial.work_s, 1)}
         messages = Path(name, "messages").read_text("utf-8", "replace")
     for key, value in figures.items():
         print(f"{key:14} {value}")
-    write_result("batch_kill", figures, asked.out)
-    is_once = (counts["lines"], sum(counts.values())) == (asked.pages, asked.pages)
+    write_result("batch_kill", figures, args.out)
+    is_once = (counts["lines"], sum(counts.values())) == (args.pages, args.pages)
     is_right = is_once and figures["exit"] == figures["verify_exit"] == 0 and figures["full_exit"] in (FULL, None)
     if not is_right:
         print(messages[-4000:])

@@ -57,19 +57,19 @@ def main() -> int:
     """Run the benchmark; returns 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--files", type=int, default=1_000_000)
-    parser.add_argument("--out", type=Path, help="the JSON file; results/batch_plan.json if left out")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/batch_plan.json")
+    args = parser.parse_args()
     print_machine()
-    figures: dict[str, float] = {"files": asked.files}
+    figures: dict[str, float] = {"files": args.files}
     with tempfile.TemporaryDirectory() as name:
-        pages, path = link_pages(Path(name), asked.files), Path(name, "plan.sqlite")
+        pages, path = link_pages(Path(name), args.files), Path(name, "plan.sqlite")
         for label, step in (("plan", plan), ("compare", compare)):
             wall_s, cpu_s, peak_mb = measured(step, pages, path)
             figures |= {f"{label}_s": wall_s, f"{label}_cpu_s": cpu_s, f"{label}_peak_mb": peak_mb}
             print(f"{label:7} {wall_s:7.2f} s, {cpu_s:7.2f} s of processor time, peak {peak_mb:6.1f} MB", flush=True)
-        figures["bytes_a_page"] = round(path.stat().st_size / asked.files, 1)
+        figures["bytes_a_page"] = round(path.stat().st_size / args.files, 1)
     print(f"plan    {figures['bytes_a_page']:7.1f} bytes a page")
-    write_result("batch_plan", dict(figures), asked.out)
+    write_result("batch_plan", dict(figures), args.out)
     peak_mb = max(figures["plan_peak_mb"], figures["compare_peak_mb"])
     is_met = figures["plan_s"] <= GOAL_PLAN_S and peak_mb <= GOAL_PEAK_MB and figures["bytes_a_page"] <= GOAL_BYTES
     return 0 if is_met else 1

@@ -33,7 +33,7 @@ from statistics import median
 from bench.batch_command import BatchProcess, link_pages
 from bench.corpus import Corpus
 from bench.machine import cores, print_machine
-from bench.models import Models, Spent, timed
+from bench.models import Models, TimeSpent, timed
 from bench.processes import Processes
 from bench.ray_nodes import nodes_of_ray
 from bench.results import write_result
@@ -149,20 +149,20 @@ def measure_own_process(folder: Path, count: int) -> dict[str, float]:
     return {"own_ms": own_ms, "fake_pages_s": count / found.read_s, "fake_cpu_ms": found.cpu_s / count * 1000}
 
 
-def measure_ceiling(files: Sequence[Path], models: Models) -> Spent:
+def measure_ceiling(files: Sequence[Path], models: Models) -> TimeSpent:
     """The faster of two thread plans over the tensors of all pages, recorded a few pages at a time."""
-    plans: dict[str, list[Spent]] = {"narrow": [], "wide": []}
+    plans: dict[str, list[TimeSpent]] = {"narrow": [], "wide": []}
     with ThreadPoolExecutor(models.cores) as pool:
         for begin in range(0, len(files), _AT_ONCE):
             inputs = models.record([file.read_bytes() for file in files[begin : begin + _AT_ONCE]])
             plans["narrow"].append(timed(lambda: list(pool.map(models.run_page, inputs))))  # noqa: B023  run at once
             plans["wide"].append(timed(lambda: list(map(models.run_page_wide, inputs))))  # noqa: B023
-    sums = [Spent(sum(one.wall_s for one in plan), sum(one.cpu_s for one in plan)) for plan in plans.values()]
+    sums = [TimeSpent(sum(one.wall_s for one in plan), sum(one.cpu_s for one in plan)) for plan in plans.values()]
     # Take each minimum by itself: threads inside a run burn processor time while they wait for each other.
-    return Spent(min(spent.wall_s for spent in sums), min(spent.cpu_s for spent in sums))
+    return TimeSpent(min(spent.wall_s for spent in sums), min(spent.cpu_s for spent in sums))
 
 
-def print_share(name: str, rounds: Sequence[Measured], ceilings: Sequence[Spent], pages: int) -> dict[str, float]:
+def print_share(name: str, rounds: Sequence[Measured], ceilings: Sequence[TimeSpent], pages: int) -> dict[str, float]:
     """Print a way's pages/s and its share of the ceiling, both medians over the rounds; returns the figures."""
     clock = median(ceiling.wall_s / run.read_s for ceiling, run in zip(ceilings, rounds, strict=True))
     cpu = median(ceiling.cpu_s / run.cpu_s for ceiling, run in zip(ceilings, rounds, strict=True))
@@ -179,10 +179,10 @@ def print_share(name: str, rounds: Sequence[Measured], ceilings: Sequence[Spent]
     return figures | ({"share_cpu": cpu} if name == "local" else {})
 
 
-def measure_throughput(folder: Path, asked: argparse.Namespace) -> tuple[dict[str, object], bool]:
+def measure_throughput(folder: Path, args: argparse.Namespace) -> tuple[dict[str, object], bool]:
     """Measure the ceiling and every way in turn; returns the figures, and whether all outputs are identical."""
-    every = Corpus(asked.shared).pages
-    files = [page.file for page in every[:: max(1, len(every) // asked.pages)][: asked.pages]]
+    every = Corpus(args.shared).pages
+    files = [page.file for page in every[:: max(1, len(every) // args.pages)][: args.pages]]
     sources = folder / "corpus"
     sources.mkdir()
     for number, file in enumerate(files):
@@ -195,11 +195,11 @@ def measure_throughput(folder: Path, asked: argparse.Namespace) -> tuple[dict[st
         "OCRSVC_PRECISION": "fp32",
     }
     models = Models(cores())
-    runs: dict[str, list[Measured]] = {name: [] for name in asked.ways}
-    ceilings: list[Spent] = []
-    for number in range(asked.rounds):
+    runs: dict[str, list[Measured]] = {name: [] for name in args.ways}
+    ceilings: list[TimeSpent] = []
+    for number in range(args.rounds):
         ceilings.append(measure_ceiling(files, models))
-        for name in asked.ways:
+        for name in args.ways:
             with WAYS[name](environment) as on:
                 runs[name].append(measure([str(sources)], folder / f"{name}-{number}", environment, on))
     figures: dict[str, object] = {
@@ -219,19 +219,19 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--fake", type=int, default=20_000, help="generated pages for the command's own cost; 0: none")
     parser.add_argument("--ways", type=lambda text: re.split(",", text), default=["local"], help=", ".join(WAYS))
-    parser.add_argument("--out", type=Path, help="the JSON file; results/batch_throughput.json if left out")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/batch_throughput.json")
+    args = parser.parse_args()
     print_machine()
     figures: dict[str, object] = {}
     is_same = True
     with tempfile.TemporaryDirectory() as name:
-        if asked.fake:
+        if args.fake:
             (Path(name) / "generated").mkdir()
-            figures |= measure_own_process(Path(name), asked.fake)
-        if asked.pages:
-            found, is_same = measure_throughput(Path(name), asked)
+            figures |= measure_own_process(Path(name), args.fake)
+        if args.pages:
+            found, is_same = measure_throughput(Path(name), args)
             figures |= found
-    write_result("batch_throughput", figures, asked.out)
+    write_result("batch_throughput", figures, args.out)
     return 0 if is_same else 1
 
 

@@ -26,7 +26,7 @@ from statistics import median
 import numpy as np
 from bench.corpus import Corpus
 from bench.machine import cores, print_machine
-from bench.models import Inputs, Models, Spent, timed
+from bench.models import Inputs, Models, TimeSpent, timed
 from bench.results import write_result
 from bench.service import ROOT, Service, ask, started
 
@@ -43,12 +43,12 @@ def post(service: Service, data: bytes) -> None:
         sys.exit(f"FAILED {answer.status} {answer.text[:200]}")
 
 
-def serve(service: Service, images: Sequence[bytes], clients: int) -> Spent:
+def serve(service: Service, images: Sequence[bytes], clients: int) -> TimeSpent:
     """Post every page once, from `clients` clients; the processor time is the service's."""
     before_s = service.processes.cpu_s()
     with ThreadPoolExecutor(clients) as pool:
         spent = timed(lambda: list(pool.map(lambda data: post(service, data), images)))
-    return Spent(spent.wall_s, service.processes.cpu_s() - before_s)
+    return TimeSpent(spent.wall_s, service.processes.cpu_s() - before_s)
 
 
 def plans(models: Models, pages: Sequence[Inputs], pool: ThreadPoolExecutor) -> dict[str, Callable[[], object]]:
@@ -60,19 +60,19 @@ def plans(models: Models, pages: Sequence[Inputs], pool: ThreadPoolExecutor) -> 
 
 
 def measure_throughput(
-    service: Service, models: Models, images: Sequence[bytes], pages: Sequence[Inputs], asked: argparse.Namespace
-) -> dict[str, list[Spent]]:
+    service: Service, models: Models, images: Sequence[bytes], pages: Sequence[Inputs], args: argparse.Namespace
+) -> dict[str, list[TimeSpent]]:
     """Run every plan and the service in turn, --rounds times."""
-    spent: dict[str, list[Spent]] = {}
+    spent: dict[str, list[TimeSpent]] = {}
     with ThreadPoolExecutor(models.cores) as pool:
-        for _ in range(asked.rounds):
+        for _ in range(args.rounds):
             for name, plan in plans(models, pages, pool).items():
                 spent.setdefault(name, []).append(timed(plan))
-            spent.setdefault("service", []).append(serve(service, images, asked.clients))
+            spent.setdefault("service", []).append(serve(service, images, args.clients))
     return spent
 
 
-def report_throughput(spent: dict[str, list[Spent]], count: int) -> dict[str, object]:
+def report_throughput(spent: dict[str, list[TimeSpent]], count: int) -> dict[str, object]:
     """Print pages/s of each plan, and the service's share of the best one; returns the figures."""
     for name, rounds in spent.items():
         wall_s, cpu_s = median(one.wall_s for one in rounds), median(one.cpu_s for one in rounds)
@@ -107,15 +107,15 @@ def slope(seconds: Mapping[int, float]) -> float:
     return float(np.polyfit(list(seconds), list(seconds.values()), 1)[0]) * 1000
 
 
-def least(spents: Sequence[Spent]) -> Spent:
+def fastest(spents: Sequence[TimeSpent]) -> TimeSpent:
     """Minimum over several runs, because disturbances only add time."""
-    return Spent(min(one.wall_s for one in spents), min(one.cpu_s for one in spents))
+    return TimeSpent(min(one.wall_s for one in spents), min(one.cpu_s for one in spents))
 
 
 def measure_slopes(service: Service, models: Models, drawn: dict[int, bytes], rounds: int) -> dict[str, object]:
     """Latency and processor time of single pages by their lines, of the service and the bare models in turn."""
-    served: dict[int, list[Spent]] = {count: [] for count in drawn}
-    bare: dict[int, list[Spent]] = {count: [] for count in drawn}
+    served: dict[int, list[TimeSpent]] = {count: [] for count in drawn}
+    bare: dict[int, list[TimeSpent]] = {count: [] for count in drawn}
     inputs = dict(zip(drawn, models.record(list(drawn.values())), strict=True))
     with ThreadPoolExecutor(models.cores) as pool:
         for _ in range(rounds):
@@ -123,7 +123,7 @@ def measure_slopes(service: Service, models: Models, drawn: dict[int, bytes], ro
                 served[count].append(serve(service, [data], 1))
                 bare[count].append(timed(partial(models.run_alone, inputs[count], pool)))
     for count in drawn:
-        one, other = least(served[count]), least(bare[count])
+        one, other = fastest(served[count]), fastest(bare[count])
         print(
             f"{count:4} lines ({len(inputs[count].recognition)} runs): service {one.wall_s:.3f} s, {one.cpu_s:.2f} CPU "
             f"s; bare runs {other.wall_s:.3f} s, {other.cpu_s:.2f} CPU s"
@@ -131,9 +131,13 @@ def measure_slopes(service: Service, models: Models, drawn: dict[int, bytes], ro
     return {"clock": report_slope(served, bare, "wall_s"), "cpu": report_slope(served, bare, "cpu_s")}
 
 
-def report_slope(served: Mapping[int, list[Spent]], bare: Mapping[int, list[Spent]], field: str) -> dict[str, object]:
-    """Print both slopes and their ratio, by one field of Spent; returns the figures."""
-    ours, theirs = ({count: getattr(least(spents), field) for count, spents in each.items()} for each in (served, bare))
+def report_slope(
+    served: Mapping[int, list[TimeSpent]], bare: Mapping[int, list[TimeSpent]], field: str
+) -> dict[str, object]:
+    """Print both slopes and their ratio, by one field of TimeSpent; returns the figures."""
+    ours, theirs = (
+        {count: getattr(fastest(spents), field) for count, spents in each.items()} for each in (served, bare)
+    )
     ratio = slope(ours) / slope(theirs)
     print(
         f"slope by {field}: service {slope(ours):.2f} ms a line, bare runs {slope(theirs):.2f} ms a line: "
@@ -150,21 +154,21 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--lines", default="10,50,100,200", help="lines on the drawn pages; empty: no slopes")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/ceiling.json if left out")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/ceiling.json")
+    args = parser.parse_args()
     print_machine()
-    every = Corpus(asked.shared).pages
-    images = [page.file.read_bytes() for page in every[:: max(1, len(every) // asked.pages)][: asked.pages]]
+    every = Corpus(args.shared).pages
+    images = [page.file.read_bytes() for page in every[:: max(1, len(every) // args.pages)][: args.pages]]
     models = Models(cores())
     pages = models.record(images)
     runs = sum(len(page.recognition) for page in pages)
-    print(f"load: {len(pages)} pages with {runs} lines, {asked.clients} clients, {asked.rounds} rounds")
+    print(f"load: {len(pages)} pages with {runs} lines, {args.clients} clients, {args.rounds} rounds")
     with started({"OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu"}) as service:
-        figures = report_throughput(measure_throughput(service, models, images, pages, asked), len(pages))
-        if asked.lines:
-            drawn = draw_pages(asked.shared, [int(count) for count in asked.lines.split(",")])
-            figures["slopes"] = measure_slopes(service, models, drawn, asked.rounds)
-    write_result("ceiling", figures, asked.out)
+        figures = report_throughput(measure_throughput(service, models, images, pages, args), len(pages))
+        if args.lines:
+            drawn = draw_pages(args.shared, [int(count) for count in args.lines.split(",")])
+            figures["slopes"] = measure_slopes(service, models, drawn, args.rounds)
+    write_result("ceiling", figures, args.out)
     return 0
 
 

@@ -137,17 +137,17 @@ def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         end_s = time.monotonic() + args.seconds
         killer = Killer(service, args.victims, args.every or EVERY_S[args.victims], end_s)
         turns = NumbersUntil(end_s)
-        crowd = [ChaosClient(service.port, load.pictures, turns, number) for number in range(args.clients)]
-        for thread in (killer, *crowd):
+        clients = [ChaosClient(service.port, load.pictures, turns, number) for number in range(args.clients)]
+        for thread in (killer, *clients):
             thread.start()
-        for thread in (killer, *crowd):
+        for thread in (killer, *clients):
             thread.join()
         wait_until(lambda: len(service.workers()) == WORKERS, SETTLE_S, service.text)
         text = service.text()
         with idle_connections(service.port, load.pictures[0]):
             gone_s = kill_arbiter(service, args.gone)
     left = sorted(str(file) for file in set(Path("/dev/shm").iterdir()) - before - shared_memory_in_use())
-    return {**figures(crowd, args.seconds), **deaths(text), "kills": killer.kills, "gone_s": gone_s, "left": left}
+    return {**figures(clients, args.seconds), **deaths(text), "kills": killer.kills, "gone_s": gone_s, "left": left}
 
 
 def settings(args: argparse.Namespace, load: Load) -> dict[str, str]:
@@ -207,14 +207,14 @@ def kill_arbiter(service: Service, max_s: float) -> float | None:
     return round(time.monotonic() - began_s, 2)
 
 
-def figures(crowd: list[ChaosClient], seconds: float) -> dict[str, Any]:
+def figures(clients: list[ChaosClient], seconds: float) -> dict[str, Any]:
     """Counts and latencies of the clients."""
-    latencies = sorted(latency for client in crowd for latency in client.tally.latencies_s)
-    failures: Counter[str] = sum((client.tally.failures for client in crowd), Counter())
+    latencies = sorted(latency for client in clients for latency in client.tally.latencies_s)
+    failures: Counter[str] = sum((client.tally.failures for client in clients), Counter())
     return {
         "answered": len(latencies),
         "per_s": round(len(latencies) / seconds, 1),
-        "refused_poison": sum(client.refused for client in crowd),
+        "refused_poison": sum(client.refused for client in clients),
         **{f"p{share}_ms": round(1000 * latencies[len(latencies) * share // 100], 1) for share in (50, 99)},
         "max_ms": round(1000 * latencies[-1], 1),
         "failures": dict(failures),

@@ -77,11 +77,11 @@ def run(fault: Fault, args: argparse.Namespace, folder: Path, start: Start = ser
 def observe(fault: Fault, scene: Scene, args: argparse.Namespace) -> dict[str, Any]:
     """Run the clients before, during and after the fault; returns what they saw."""
     turns = NumbersUntil(float("inf"))
-    crowd = [
+    clients = [
         Client(scene.service.port, KINDS[number % len(KINDS)], make_pictures(tr=False), turns, number)
         for number in range(args.clients)
     ]
-    for client in crowd:
+    for client in clients:
         client.start()
     try:
         time.sleep(1.0)
@@ -102,10 +102,10 @@ def observe(fault: Fault, scene: Scene, args: argparse.Namespace) -> dict[str, A
         problem = str(error) or type(error).__name__
     finally:
         turns.end()
-        for client in crowd:
+        for client in clients:
             client.join()
-    failures: Counter[str] = sum((client.tally.failures for client in crowd), Counter())
-    latencies = sorted(latency for client in crowd for latency in client.tally.latencies_s)
+    failures: Counter[str] = sum((client.tally.failures for client in clients), Counter())
+    latencies = sorted(latency for client in clients for latency in client.tally.latencies_s)
     allowed = args.clients * scene.failed
     if not problem and sum(failures.values()) > allowed:
         problem = f"{sum(failures.values())} requests failed, at most {allowed} may"

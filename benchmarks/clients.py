@@ -63,10 +63,10 @@ exclude ours), or a package of npm. What is present is not fetched again.
 
 def main() -> int:
     """Fetch and run the clients and write the page; return pytest's exit code."""
-    asked = _arguments()
+    args = _arguments()
     subprocess.run([sys.executable, "tests/fetch_clients.py"], cwd=ROOT, check=True, timeout=LIMIT_S)
     environment = os.environ | {"OCRSVC_CLIENTS_ALL": "1", "PYTHONPATH": str(ROOT)}
-    if asked.record:
+    if args.record:
         environment["OCRSVC_CLIENTS_RECORD"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -74,8 +74,8 @@ def main() -> int:
         command += ["-o", "junit_family=xunit1", "-k", "or_its_recording_is_served"]
         done = subprocess.run(command, cwd=ROOT, env=environment, check=False, timeout=LIMIT_S)
         cases = list(ET.parse(report).iter("testcase"))
-    asked.out.write_text(_page(cases), "utf-8")
-    print(f"{asked.out.read_text('utf-8')}\nwritten to {asked.out}")
+    args.out.write_text(_page(cases), "utf-8")
+    print(f"{args.out.read_text('utf-8')}\nwritten to {args.out}")
     return done.returncode
 
 

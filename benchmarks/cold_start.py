@@ -124,15 +124,15 @@ def main() -> int:
     """Run the benchmark; returns 0 if the first page was read."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--wheels", type=Path, help="a folder with every package; nothing is downloaded")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/cold_start.json if left out")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/cold_start.json")
+    args = parser.parse_args()
     print_machine()
     steps = Steps()
     with tempfile.TemporaryDirectory() as scratch:
-        check(Path(scratch), asked.wheels, steps)
+        check(Path(scratch), args.wheels, steps)
     total_s = sum(seconds for name, seconds in steps.seconds.items() if name != "downloads")
     print(f"from the clone to the first page, without downloads: {total_s:.1f} s")
-    write_result("cold_start", {"steps_s": steps.seconds, "total_without_downloads_s": round(total_s, 1)}, asked.out)
+    write_result("cold_start", {"steps_s": steps.seconds, "total_without_downloads_s": round(total_s, 1)}, args.out)
     return 0
 
 

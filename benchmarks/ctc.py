@@ -17,7 +17,7 @@ from statistics import median
 
 import numpy as np
 from bench.machine import print_machine
-from bench.models import Spent, timed
+from bench.models import TimeSpent, timed
 from bench.results import write_result
 from numpy.typing import NDArray
 
@@ -41,10 +41,10 @@ def greedy(table: NDArray[np.float32]) -> list[list[int]]:
     return [[one for one, _ in itertools.groupby(line) if one] for line in table.argmax(axis=2).tolist()]
 
 
-def several(work: Callable[[], object], runs: int = 5) -> Spent:
+def median_of_runs(work: Callable[[], object], runs: int = 5) -> TimeSpent:
     """Medians of several runs."""
     spent = [timed(work) for _ in range(runs)]
-    return Spent(median(one.wall_s for one in spent), median(one.cpu_s for one in spent))
+    return TimeSpent(median(one.wall_s for one in spent), median(one.cpu_s for one in spent))
 
 
 def main() -> int:
@@ -56,20 +56,20 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--classes", type=int, default=3862)
     parser.add_argument("--beam", type=int, default=10)
-    parser.add_argument("--out", type=Path, help="the JSON file; results/ctc.json if left out")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/ctc.json")
+    args = parser.parse_args()
     print_machine()
-    table = scores(asked.lines, asked.steps, asked.classes)
+    table = scores(args.lines, args.steps, args.classes)
     found = {
-        "greedy": (several(lambda: greedy(table)), GREEDY_GOAL_S),
-        f"beam {asked.beam}": (several(lambda: beam_search(prune(table), asked.beam)), BEAM_GOAL_S),
+        "greedy": (median_of_runs(lambda: greedy(table)), GREEDY_GOAL_S),
+        f"beam {args.beam}": (median_of_runs(lambda: beam_search(prune(table), args.beam)), BEAM_GOAL_S),
     }
-    print(f"load: {asked.lines} lines x {asked.steps} steps x {asked.classes} classes")
+    print(f"load: {args.lines} lines x {args.steps} steps x {args.classes} classes")
     for name, (spent, goal_s) in found.items():
         print(
             f"{name:8} {spent.wall_s * 1000:6.0f} ms, {spent.cpu_s * 1000:6.0f} ms CPU (goal: {goal_s * 1000:.0f} ms)"
         )
-    write_result("ctc", {name: (spent.wall_s, spent.cpu_s) for name, (spent, _) in found.items()}, asked.out)
+    write_result("ctc", {name: (spent.wall_s, spent.cpu_s) for name, (spent, _) in found.items()}, args.out)
     return 0 if all(spent.cpu_s <= goal_s for spent, goal_s in found.values()) else 1
 
 

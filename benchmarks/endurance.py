@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--requests", type=int, default=50_000)
     parser.add_argument("--round", type=float, default=20.0, help="seconds of load between two rests")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/endurance.json if left out")
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/endurance.json")
     args = parser.parse_args(arguments)
     print_machine()
     with started({"OCRSVC_ENGINE": "fake"}) as service:

@@ -35,7 +35,7 @@ from typing import cast
 
 from bench.decoding import DecodingReader
 from bench.exchanges import FORM, JSON, Application, Exchange, call, environ_of, exchanges
-from bench.grpc_fuzzing import Bench
+from bench.grpc_fuzzing import GrpcFuzzer
 from bench.machine import print_machine
 from bench.pages import tiny_png
 from bench.results import write_result
@@ -139,7 +139,7 @@ NAMES = (
 )
 HEADERS = ("HTTP_X_WIDTH", "HTTP_X_HEIGHT", "HTTP_X_CHANNELS", "HTTP_X_REQUEST_TIMEOUT", "HTTP_X_REQUEST_ID")
 
-Asked = tuple[Exchange, str, dict[str, str]]
+MutatedRequest = tuple[Exchange, str, dict[str, str]]
 
 
 @dataclass
@@ -157,25 +157,25 @@ Part = Callable[[random.Random], tuple[str, object]]
 
 def main() -> int:
     """Run the benchmark; returns the exit code."""
-    asked = _arguments()
+    args = _arguments()
     print_machine()
     # Do not log tracebacks of server errors; violations are printed with their input below.
     logging.getLogger("ocrsvc").addHandler(logging.NullHandler())
-    parts, chance = _parts(asked.only), random.Random(asked.seed)
+    parts, rng = _parts(args.only), random.Random(args.seed)
     tally = Tally(collections.Counter(), 0.0, [])
     warm_bytes, began_s = read_rss_bytes(), time.monotonic()
-    for number in range(asked.inputs):
-        if number == int(asked.inputs * WARM_UP_SHARE):
+    for number in range(args.inputs):
+        if number == int(args.inputs * WARM_UP_SHARE):
             warm_bytes = read_rss_bytes()
         if number % 1000 == 0:
             faulthandler.dump_traceback_later(HANG_S, exit=True)
-        send(chance.choice(parts), chance, tally)
+        send(rng.choice(parts), rng, tally)
         if len(tally.violations) >= 20:
             break
     growth = read_rss_bytes() - warm_bytes
     if growth > MAX_GROWTH_BYTES:
         tally.violations.append(f"memory grew by {growth >> 20} MiB")
-    return _report(tally, asked, growth, time.monotonic() - began_s)
+    return _report(tally, args, growth, time.monotonic() - began_s)
 
 
 def _parts(only: str | None) -> list[Part]:
@@ -186,20 +186,20 @@ def _parts(only: str | None) -> list[Part]:
     if good:
         application = create_app(Settings(max_body_bytes=MAX_BODY_BYTES), cast(Reader, DecodingReader())).wsgi_app
         found += [partial(_send_request, application, exchange, good) for exchange in good]
-    grpc = [] if only and not only.startswith("grpc") else [Bench(image)]
-    for bench in grpc:
-        named = {"grpc_messages": bench.send_message, "grpc_frames": bench.send_connection}
+    grpc = [] if only and not only.startswith("grpc") else [GrpcFuzzer(image)]
+    for fuzzer in grpc:
+        named = {"grpc_messages": fuzzer.send_message, "grpc_frames": fuzzer.send_connection}
         found += [part for name, part in named.items() if only in {None, "grpc", name}] * (1 if only else 2)
     if not found:
         raise SystemExit(f"Unknown part {only!r}.")
     return found
 
 
-def send(part: Part, chance: random.Random, tally: Tally) -> None:
+def send(part: Part, rng: random.Random, tally: Tally) -> None:
     """Send one input, and record violations."""
     began_s = time.process_time()
     try:
-        end, sent = part(chance)
+        end, sent = part(rng)
     except Exception as error:  # noqa: BLE001  whatever comes out here is a violation
         tally.violations.append("".join(traceback.format_exception(error, limit=-4))[:4000])
         return
@@ -211,74 +211,72 @@ def send(part: Part, chance: random.Random, tally: Tally) -> None:
 
 
 def _send_request(
-    application: Application, exchange: Exchange, good: Sequence[Exchange], chance: random.Random
+    application: Application, exchange: Exchange, good: Sequence[Exchange], rng: random.Random
 ) -> tuple[str, object]:
-    asked = mutate(exchange, good, chance)
-    sent, method, headers = asked
+    mutated = mutate(exchange, good, rng)
+    sent, method, headers = mutated
     environ = environ_of(sent.path, sent.content_type, sent.body, method) | headers
-    return str(call(application, environ)[0]), asked
+    return str(call(application, environ)[0]), mutated
 
 
-def mutate(exchange: Exchange, others: Sequence[Exchange], chance: random.Random) -> Asked:
+def mutate(exchange: Exchange, others: Sequence[Exchange], rng: random.Random) -> MutatedRequest:
     """Apply one to three random mutations to a well-formed request."""
-    for _ in range(chance.randint(1, 3)):
-        exchange = chance.choice(MUTATIONS)(exchange, others, chance)
-    headers = {name: str(chance.choice((*VALUES, 64, 32))) for name in HEADERS if chance.random() < 0.05}
-    return exchange, chance.choice(METHODS), headers
+    for _ in range(rng.randint(1, 3)):
+        exchange = rng.choice(MUTATIONS)(exchange, others, rng)
+    headers = {name: str(rng.choice((*VALUES, 64, 32))) for name in HEADERS if rng.random() < 0.05}
+    return exchange, rng.choice(METHODS), headers
 
 
-def _change_bytes(exchange: Exchange, _others: Sequence[Exchange], chance: random.Random) -> Exchange:
+def _change_bytes(exchange: Exchange, _others: Sequence[Exchange], rng: random.Random) -> Exchange:
     body = bytearray(exchange.body)
-    for _ in range(min(len(body), chance.randint(1, 8))):
-        body[chance.randrange(len(body))] = chance.choice((chance.randrange(256), 0, 0x22, 0x25, 0x7B, 0x0D, 0x3D))
+    for _ in range(min(len(body), rng.randint(1, 8))):
+        body[rng.randrange(len(body))] = rng.choice((rng.randrange(256), 0, 0x22, 0x25, 0x7B, 0x0D, 0x3D))
     return replace(exchange, body=bytes(body))
 
 
-def _cut(exchange: Exchange, _others: Sequence[Exchange], chance: random.Random) -> Exchange:
-    return replace(exchange, body=exchange.body[: chance.randint(0, len(exchange.body))])
+def _cut(exchange: Exchange, _others: Sequence[Exchange], rng: random.Random) -> Exchange:
+    return replace(exchange, body=exchange.body[: rng.randint(0, len(exchange.body))])
 
 
-def _double(exchange: Exchange, _others: Sequence[Exchange], chance: random.Random) -> Exchange:
-    start, end = sorted(chance.randint(0, len(exchange.body)) for _ in range(2))
+def _double(exchange: Exchange, _others: Sequence[Exchange], rng: random.Random) -> Exchange:
+    start, end = sorted(rng.randint(0, len(exchange.body)) for _ in range(2))
     return replace(exchange, body=(exchange.body[:end] + exchange.body[start:end] * 3 + exchange.body[end:])[:200_000])
 
 
-def _swap_body(exchange: Exchange, others: Sequence[Exchange], chance: random.Random) -> Exchange:
-    return replace(exchange, body=chance.choice(others).body)
+def _swap_body(exchange: Exchange, others: Sequence[Exchange], rng: random.Random) -> Exchange:
+    return replace(exchange, body=rng.choice(others).body)
 
 
-def _swap_path(exchange: Exchange, others: Sequence[Exchange], chance: random.Random) -> Exchange:
-    path = chance.choice(
-        [other.path for other in others] + ["/ocr/pixels", "/ocr/batch", "/predict/ocr_rec", "/ocr/pdf"]
-    )
-    query = chance.choice(QUERIES)
+def _swap_path(exchange: Exchange, others: Sequence[Exchange], rng: random.Random) -> Exchange:
+    path = rng.choice([other.path for other in others] + ["/ocr/pixels", "/ocr/batch", "/predict/ocr_rec", "/ocr/pdf"])
+    query = rng.choice(QUERIES)
     return replace(exchange, path=f"{path.partition('?')[0]}?{query}")
 
 
-def _swap_type(exchange: Exchange, _others: Sequence[Exchange], chance: random.Random) -> Exchange:
-    return replace(exchange, content_type=chance.choice(CONTENT_TYPES))
+def _swap_type(exchange: Exchange, _others: Sequence[Exchange], rng: random.Random) -> Exchange:
+    return replace(exchange, content_type=rng.choice(CONTENT_TYPES))
 
 
-def _mutate_json(exchange: Exchange, _others: Sequence[Exchange], chance: random.Random) -> Exchange:
+def _mutate_json(exchange: Exchange, _others: Sequence[Exchange], rng: random.Random) -> Exchange:
     try:
         value = json.loads(exchange.body)
     except (ValueError, RecursionError):
         value = {}
     members = value if isinstance(value, dict) else {}
-    for _ in range(chance.randint(1, 4)):
+    for _ in range(rng.randint(1, 4)):
         holder = members
-        if isinstance(members.get("options"), dict) and chance.random() < 0.5:
+        if isinstance(members.get("options"), dict) and rng.random() < 0.5:
             holder = members["options"]
-        holder[chance.choice((*NAMES, *members))] = copy.deepcopy(chance.choice(VALUES))
-    if chance.random() < 0.3:
-        members["options"] = {chance.choice(NAMES): copy.deepcopy(chance.choice(VALUES)) for _ in range(3)}
+        holder[rng.choice((*NAMES, *members))] = copy.deepcopy(rng.choice(VALUES))
+    if rng.random() < 0.3:
+        members["options"] = {rng.choice(NAMES): copy.deepcopy(rng.choice(VALUES)) for _ in range(3)}
     return replace(exchange, body=json.dumps(members).encode(), content_type=JSON)
 
 
-def _flood(exchange: Exchange, _others: Sequence[Exchange], chance: random.Random) -> Exchange:
+def _flood(exchange: Exchange, _others: Sequence[Exchange], rng: random.Random) -> Exchange:
     """Insert up to a megabyte of repeated text; sizes are evenly distributed by their logarithm."""
-    piece, size = chance.choice(FLOODS), int(2 ** chance.uniform(*FLOOD_BITS))
-    at = chance.randint(0, len(exchange.body))
+    piece, size = rng.choice(FLOODS), int(2 ** rng.uniform(*FLOOD_BITS))
+    at = rng.randint(0, len(exchange.body))
     text = piece * (size // len(piece) + 1)
     return replace(exchange, body=(exchange.body[:at] + text + exchange.body[at:])[:MAX_BODY_BYTES])
 
@@ -288,7 +286,7 @@ MUTATIONS: tuple[Callable[[Exchange, Sequence[Exchange], random.Random], Exchang
 )
 
 
-def _report(tally: Tally, asked: argparse.Namespace, growth: int, spent_s: float) -> int:
+def _report(tally: Tally, args: argparse.Namespace, growth: int, spent_s: float) -> int:
     sent = sum(tally.ends.values())
     print(f"{sent} inputs in {spent_s:.0f} s, slowest {tally.slowest_s * 1000:.0f} ms, growth {growth / 2**20:.1f} MiB")
     print("ends: " + ", ".join(f"{end}: {count}" for end, count in sorted(tally.ends.items())))
@@ -296,13 +294,13 @@ def _report(tally: Tally, asked: argparse.Namespace, growth: int, spent_s: float
         print(f"VIOLATION: {violation}")
     figures: dict[str, object] = {
         "inputs": sent,
-        "seed": asked.seed,
+        "seed": args.seed,
         "slowest_ms": round(tally.slowest_s * 1000, 1),
         "growth_bytes": growth,
         "ends": dict(sorted(tally.ends.items())),
         "violations": len(tally.violations),
     }
-    write_result("fuzz", figures, asked.out)
+    write_result("fuzz", figures, args.out)
     return 1 if tally.violations else 0
 
 
@@ -311,7 +309,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="one adapter's name, native, grpc, grpc_messages or grpc_frames")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/fuzz.json if left out")
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/fuzz.json")
     return parser.parse_args()
 
 

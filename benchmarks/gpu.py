@@ -193,10 +193,10 @@ def bare(runs: Sequence[Run], pages: int, device: str) -> dict[str, dict[str, fl
     return figures
 
 
-def serve(way: Way, images: Sequence[bytes], asked: argparse.Namespace, workers: str) -> dict[str, Any]:
+def serve(way: Way, images: Sequence[bytes], args: argparse.Namespace, workers: str) -> dict[str, Any]:
     """Run the service under each load; `workers` is a number or "planned" for the default."""
     requests = [Request(str(number), "/v1/ocr", "image/png", image) for number, image in enumerate(images)]
-    clients, seconds = [int(count) for count in asked.clients.split(",")], asked.seconds
+    clients, seconds = [int(count) for count in args.clients.split(",")], args.seconds
     chosen = {} if workers == "planned" else {"OCRSVC_WORKERS": workers}
     figures = {}
     with started(way.environment | chosen) as service:
@@ -215,17 +215,17 @@ def serve(way: Way, images: Sequence[bytes], asked: argparse.Namespace, workers:
     return figures
 
 
-def measure(way: Way, asked: argparse.Namespace) -> dict[str, Any]:
+def measure(way: Way, args: argparse.Namespace) -> dict[str, Any]:
     """Measure one way: the bare models, the service, and its share of them and of the goal."""
-    images = draw_pages(asked.shared, asked.pages, asked.lines)
+    images = draw_pages(args.shared, args.pages, args.lines)
     ceiling = bare(record_runs(way, images), len(images), way.device)
-    shapes = measure_shapes(session_config(way), asked.batches) if way.provider != "tensorrt" else {}
+    shapes = measure_shapes(session_config(way), args.batches) if way.provider != "tensorrt" else {}
     service: dict[str, Any] = {}
-    for workers in asked.workers.split(","):
-        service |= serve(way, images, asked, workers)
+    for workers in args.workers.split(","):
+        service |= serve(way, images, args, workers)
     best = max(row["per_second"] for row in service.values())
     most = max(row["pages_per_s"] for row in ceiling.values())
-    shares = f"{100 * best / most:.0f} % of the bare models, {100 * best / asked.goal:.0f} % of the goal"
+    shares = f"{100 * best / most:.0f} % of the bare models, {100 * best / args.goal:.0f} % of the goal"
     print(f"best {best} pages/s: {shares}", flush=True)
     return {"bare": ceiling, "shapes": shapes, "service": service}
 
@@ -267,31 +267,31 @@ def main() -> int:
     parser.add_argument("--workers", default="planned", help="numbers of workers to try; planned is the default")
     parser.add_argument("--batches", type=int, nargs="+", default=LINES, help="lines in a run to try")
     parser.add_argument("--goal", type=float, default=270.0, help="pages/s to beat")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/gpu.json if left out")
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/gpu.json")
     parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.apart:
-        return _measure_one(asked)
+    args = parser.parse_args()
+    if args.apart:
+        return _measure_one(args)
     print_machine()
-    figures = {name: measure_in_new_process(name, sys.argv[1:]) for name in asked.ways.split(",")}
+    figures = {name: measure_in_new_process(name, sys.argv[1:]) for name in args.ways.split(",")}
     print_table(figures)
-    write_result("gpu", {"ways": figures, "goal": asked.goal}, asked.out)
+    write_result("gpu", {"ways": figures, "goal": args.goal}, args.out)
     failed = any(row["failed"] for found in figures.values() for row in found.get("service", {}).values())
     measured = any("service" in found for found in figures.values())
     return 1 if failed or not measured or any("broke" in found for found in figures.values()) else 0
 
 
-def _measure_one(asked: argparse.Namespace) -> int:
+def _measure_one(args: argparse.Namespace) -> int:
     from ocrsvc.errors import EngineUnavailable
 
-    provider, _, precision = asked.ways.partition("-")
-    print(f"== {asked.ways}", flush=True)
+    provider, _, precision = args.ways.partition("-")
+    print(f"== {args.ways}", flush=True)
     try:
-        figures = measure(Way(provider, precision), asked)
+        figures = measure(Way(provider, precision), args)
     except EngineUnavailable as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return NOT_HERE
-    asked.out.write_text(json.dumps(figures), "utf-8")
+    args.out.write_text(json.dumps(figures), "utf-8")
     return 0
 
 

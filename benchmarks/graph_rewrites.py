@@ -87,12 +87,12 @@ def main() -> int:
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
     parser.add_argument("--every", type=int, default=20, help="only every n-th page")
     parser.add_argument("--most-pixels", type=int, default=1_000_000, help="skip larger detector inputs")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/graphs.json if left out")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/graphs.json")
+    args = parser.parse_args()
     print_machine()
-    corpus = Corpus(asked.shared, None, asked.every)
+    corpus = Corpus(args.shared, None, args.every)
     inputs = Models(1).record([page.file.read_bytes() for page in corpus.pages])
-    passes = [tensor for page in inputs for tensor in page.detection if tensor.size <= 3 * asked.most_pixels]
+    passes = [tensor for page in inputs for tensor in page.detection if tensor.size <= 3 * args.most_pixels]
     lines = [tensor for page in inputs for tensor in page.recognition]
     (layout, layout_pair), (eight, eight_pair) = graphs().items()
     figures = {layout: compare(layout_pair, passes, None), eight: compare(eight_pair, lines, DECIDED)}
@@ -101,7 +101,7 @@ def main() -> int:
             f"{name}: {found['runs']} runs, {found['before_s']:.2f} and {found['after_s']:.2f} s of processor time: "
             f"x{found['sums']:.3f}; median of pairs x{found['median']:.3f}"
         )
-    write_result("graphs", {"pages": len(inputs), **figures}, asked.out)
+    write_result("graphs", {"pages": len(inputs), **figures}, args.out)
     return 0
 
 

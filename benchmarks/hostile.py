@@ -50,7 +50,7 @@ _REST_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Undisturbed:
+class Baseline:
     """Figures of the service without an attack; `cpu_share` is the share of one core."""
 
     p50_ms: float
@@ -110,14 +110,14 @@ def innocent_message(service: Service, field: str) -> tuple[bytes, str]:
     return head.encode() + body, json.dumps(json.loads(answer.text)["pages"][0]["text"], ensure_ascii=False)
 
 
-def measure_undisturbed(service: Service, watch: Watch) -> Undisturbed:
+def measure_undisturbed(service: Service, watch: Watch) -> Baseline:
     """Figures of the undisturbed service, after a second of warm-up."""
     time.sleep(1.0)
     from_s, used_s = time.monotonic(), service.processes.cpu_s()
     time.sleep(UNDISTURBED_S)
     to_s, cpu_s = time.monotonic(), service.processes.cpu_s() - used_s
     innocent, health = (watch.seen(kind, from_s, to_s) for kind in (INNOCENT, HEALTH))
-    return Undisturbed(
+    return Baseline(
         round(quantile_ms(innocent, 0.5), 1),
         round(quantile_ms(innocent, 0.99), 1),
         round(quantile_ms(health, 1.0), 1),
@@ -143,7 +143,7 @@ class Attack:
         service: Service,
         rpc_port: int,
         watch: Watch,
-        undisturbed: Undisturbed,
+        undisturbed: Baseline,
         options: argparse.Namespace,
         field: bytes,
     ) -> None:
@@ -256,7 +256,7 @@ def print_comparison(rows: Sequence[Row], file: Path) -> None:
 
 def attack_all(
     service: Service, rpc_port: int, entries: Sequence[Entry], options: argparse.Namespace, keys: AttackerKeys
-) -> tuple[Undisturbed, list[Row]]:
+) -> tuple[Baseline, list[Row]]:
     """Send all entries, one after the other."""
     message, expected = innocent_message(service, keys.innocent)
     with watching(service, message, expected, INNOCENT_PER_S) as watch:
@@ -294,7 +294,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with bad/")
     parser.add_argument("--key", choices=KINDS, help="require API keys, and attack with no or an invalid key")
     parser.add_argument("--against", type=Path, help="JSON file of an earlier run to compare processor time with")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/hostile.json if left out")
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/hostile.json")
     return parser.parse_args(arguments)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import chaos_faults
-from bench.container import BASE, Limits, build, inside, make_base, serve_container, size_bytes
+from bench.container import BASE, Limits, build, make_base, run_in_container, serve_container, size_bytes
 from bench.machine import print_machine
 from bench.processes import Processes, family_of
 
@@ -78,9 +78,9 @@ def check(env: dict[str, str], folder: Path) -> list[str]:
         ready_s = time.monotonic() - began_s
         process: Any = service.process
         image, document = read(service, PAGE.read_bytes()), read(service, chinese_pdf(WORDS))
-        health = inside(process.name, "ocrsvc", "health", f"http://127.0.0.1:{service.port}").strip()
-        identity = inside(process.name, "id").strip()
-        held_kb = inside(process.name, "du", "-s", "/tmp", "/dev/shm").split()[::2]
+        health = run_in_container(process.name, "ocrsvc", "health", f"http://127.0.0.1:{service.port}").strip()
+        identity = run_in_container(process.name, "id").strip()
+        held_kb = run_in_container(process.name, "du", "-s", "/tmp", "/dev/shm").split()[::2]
         tasks = sum(len(list(Path(f"/proc/{pid}/task").iterdir())) for pid in family_of(process.pid))
         rss_mb = Processes(process.pid).rss_mb()
         wrong = [f"the image was read as {image!r}"] * (WORDS not in image)

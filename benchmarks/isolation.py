@@ -122,13 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=3.0, help="per round of requests")
     parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--out", type=Path, help="the JSON file; results/isolation.json if left out")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/isolation.json")
+    args = parser.parse_args(arguments)
     print_machine()
-    print(f"load: {asked.rounds} rounds of each kind in turn; {asked.clients} clients, {asked.seconds:g} s a round")
+    print(f"load: {args.rounds} rounds of each kind in turn; {args.clients} clients, {args.seconds:g} s a round")
     result: dict[str, object] = {}
     for name, request in payloads().items():
-        result[f"call, {name}"] = show(f"one call of read, {name}", measure_calls(request, asked.rounds))
+        result[f"call, {name}"] = show(f"one call of read, {name}", measure_calls(request, args.rounds))
     env = {"OCRSVC_ENGINE": "fake", "OCRSVC_WORKERS": "1"}
     with (
         started({**env, "OCRSVC_ISOLATION": THREAD}) as threads,
@@ -136,9 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         services = {THREAD: threads, PROCESS: processes}
         for name, request in payloads().items():
-            found = measure_requests(services, request, asked.rounds, asked.clients, asked.seconds)
+            found = measure_requests(services, request, args.rounds, args.clients, args.seconds)
             result[f"request, {name}"] = show(f"one request, {name}", found)
-    write_result("isolation", result, asked.out)
+    write_result("isolation", result, args.out)
     return 0
 
 

@@ -110,12 +110,12 @@ def report_texts(table: Sequence[Row]) -> bool:
 
 def report_chance() -> None:
     """Print how often random numbers are masked."""
-    chance = random.Random(1)
+    rng = random.Random(1)
     print("\n| random digits | taken for an id | for a card | for a phone |\n|---|---|---|---|")
     for count in (11, 15, 16, 18, 19):
         kinds = Counter[str]()
         for _ in range(TRIES // 1000):
-            text = "\n\n\n".join(f"x {chance.randrange(10 ** (count - 1), 10**count)} y" for _ in range(1000))
+            text = "\n\n\n".join(f"x {rng.randrange(10 ** (count - 1), 10**count)} y" for _ in range(1000))
             kinds.update(span.kind for span in find_spans(text, RULES))
         print(f"| {count} | {kinds['id'] / TRIES:.2%} | {kinds['card'] / TRIES:.2%} | {kinds['phone'] / TRIES:.2%} |")
 

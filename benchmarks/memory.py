@@ -34,7 +34,7 @@ ENVIRONMENT = {"OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu", "OCRSVC_DEADLIN
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class MemoryFigures:
     """Resident memory in MB before, during (peak) and after a load, and the load's elapsed and processor time."""
 
     clients: int
@@ -67,7 +67,7 @@ def read(service: Service, data: bytes) -> str:
     return "\f".join(page["text"] for page in json.loads(answer.text)["pages"])
 
 
-def load(images: Sequence[bytes], clients: int) -> tuple[Held, list[str]]:
+def load(images: Sequence[bytes], clients: int) -> tuple[MemoryFigures, list[str]]:
     """Memory and texts of a new service while `clients` clients post every image once."""
     with started(ENVIRONMENT) as service:
         processes = service.processes
@@ -77,12 +77,12 @@ def load(images: Sequence[bytes], clients: int) -> tuple[Held, list[str]]:
             texts = list(pool.map(partial(read, service), images))
         wall_s, cpu_s, peak_mb = time.perf_counter() - began_s, processes.cpu_s() - cpu_s, processes.peak_mb()
         time.sleep(REST_S)
-        held = Held(clients, before_mb, peak_mb, processes.rss_mb(), wall_s, cpu_s)
+        figures = MemoryFigures(clients, before_mb, peak_mb, processes.rss_mb(), wall_s, cpu_s)
     print(
-        f"{clients:3} clients: RSS {before_mb:.0f} MB before, peak {peak_mb:.0f} MB, {held.rest_mb:.0f} MB at rest; "
+        f"{clients:3} clients: RSS {before_mb:.0f} MB before, peak {peak_mb:.0f} MB, {figures.rest_mb:.0f} MB at rest; "
         f"{wall_s:.1f} s, {cpu_s / len(images):.2f} CPU s a page"
     )
-    return held, texts
+    return figures, texts
 
 
 def main() -> int:
@@ -91,20 +91,20 @@ def main() -> int:
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
     parser.add_argument("--pages", type=int, default=24)
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--out", type=Path, help="the JSON file; results/memory.json if left out")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/memory.json")
+    args = parser.parse_args()
     print_machine()
-    pages = choose(Corpus(asked.shared).pages, asked.pages)
+    pages = choose(Corpus(args.shared).pages, args.pages)
     images = [page.file.read_bytes() for page in pages]
     megapixels = sorted(page.row["width"] * page.row["height"] / 1e6 for page in pages)
     print(f"load: {len(pages)} pages once each, {megapixels[0]:.2f} to {megapixels[-1]:.1f} megapixels")
-    (one, alone), (many, together) = (load(images, clients) for clients in (1, asked.clients))
+    (one, alone), (many, together) = (load(images, clients) for clients in (1, args.clients))
     differing = [page.file.name for page, *texts in zip(pages, alone, together, strict=True) if len(set(texts)) > 1]
     ratio = many.peak_mb / one.peak_mb
-    print(f"peak RSS, {asked.clients} clients / one client: {ratio:.2f} (goal: at most {GOAL_RATIO})")
+    print(f"peak RSS, {args.clients} clients / one client: {ratio:.2f} (goal: at most {GOAL_RATIO})")
     print(f"read differently under load: {', '.join(differing) or 'no page'}")
     figures: dict[str, object] = {"loads": [asdict(one), asdict(many)], "ratio": ratio, "differing": differing}
-    write_result("memory", figures | {"pages": [page.file.name for page in pages]}, asked.out)
+    write_result("memory", figures | {"pages": [page.file.name for page in pages]}, args.out)
     return 0 if ratio <= GOAL_RATIO and not differing else 1
 
 

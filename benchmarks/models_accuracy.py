@@ -117,22 +117,22 @@ def main() -> int:
     parser.add_argument("--models", type=Path, help="the repository; default: only the built-in model")
     parser.add_argument("--kind", help="only pages of this kind, such as line")
     parser.add_argument("--every", type=int, default=12, help="only every n-th page")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/models_accuracy.json if left out")
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/models_accuracy.json")
     parser.add_argument("names", nargs="*", metavar="NAME/VERSION", help="only these models and the built-in one")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     print_machine()
-    found = ModelRepository(asked.models).scan().versions
+    found = ModelRepository(args.models).scan().versions
     models = sorted(
-        (one for one in found if one.is_built_in or not asked.names or str(one) in asked.names),
+        (one for one in found if one.is_built_in or not args.names or str(one) in args.names),
         key=lambda one: not one.is_built_in,
     )
-    corpus = Corpus(asked.shared, asked.kind, asked.every)
+    corpus = Corpus(args.shared, args.kind, args.every)
     with tempfile.TemporaryDirectory() as cache:
         settings = read_settings().model_copy(update={"model_cache": Path(cache), "device": "cpu"})
         measured = measure(corpus, models, settings)
-    figures: dict[str, object] = {"pages": len(corpus.pages), "every": asked.every}
+    figures: dict[str, object] = {"pages": len(corpus.pages), "every": args.every}
     figures |= {str(one.model): report(corpus, one, measured[0]) for one in measured}
-    write_result("models_accuracy", figures, asked.out)
+    write_result("models_accuracy", figures, args.out)
     return int(any(None in one.texts for one in measured))
 
 

@@ -155,24 +155,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model-mib", type=int, default=64, help="memory of a fake version per process")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--out", type=Path, help="the JSON file; results/models_memory.json if left out")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/models_memory.json")
+    args = parser.parse_args(arguments)
     print_machine()
-    body = tiny_png() if asked.kind == FAKE else scan(0)
+    body = tiny_png() if args.kind == FAKE else scan(0)
     with tempfile.TemporaryDirectory() as folder:
-        env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "2", "OCRSVC_ISOLATION": asked.isolation}
+        env = {"OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "2", "OCRSVC_ISOLATION": args.isolation}
         # Wait for loads, however slow the machine is.
         env["OCRSVC_DEADLINE_S"] = str(ANSWER_S)
-        env |= {**make_repository(Path(folder), asked.kind, asked.model_mib * _MIB)}
+        env |= {**make_repository(Path(folder), args.kind, args.model_mib * _MIB)}
         budget_bytes, bare_bytes = budget_of(env)
         with started({**env, "OCRSVC_MODELS_MEMORY": str(budget_bytes)}) as service:
-            answers, samples = run(service, body, asked.clients, asked.seconds)
+            answers, samples = run(service, body, args.clients, args.seconds)
             _, figures = loaded_bytes(service)
-    return report(asked, answers, [sample - bare_bytes for sample in samples], budget_bytes, figures)
+    return report(args, answers, [sample - bare_bytes for sample in samples], budget_bytes, figures)
 
 
 def report(
-    asked: argparse.Namespace, answers: Answers, samples: list[int], budget_bytes: int, figures: dict[str, float]
+    args: argparse.Namespace, answers: Answers, samples: list[int], budget_bytes: int, figures: dict[str, float]
 ) -> int:
     """Print and write the figures; returns the exit code."""
 
@@ -184,8 +184,8 @@ def report(
     tenths = [round(sample / budget_bytes, 2) for sample in samples[:: max(1, len(samples) // 10)]]
     ordered = sorted(answers.seconds)
     found: dict[str, object] = {
-        "isolation": asked.isolation,
-        "kind": asked.kind,
+        "isolation": args.isolation,
+        "kind": args.kind,
         "budget_mib": round(budget_bytes / _MIB, 1),
         "models_of_budget_over_time": tenths,
         "models_of_budget_most": round(max(samples) / budget_bytes, 3),
@@ -200,7 +200,7 @@ def report(
     }
     for name, value in found.items():
         print(f"{name}: {value}")
-    write_result("models_memory", found, asked.out)
+    write_result("models_memory", found, args.out)
     return int(max(samples) > _TOLERANCE * budget_bytes or set(answers.outcomes) != {"right"})
 
 

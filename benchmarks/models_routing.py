@@ -69,18 +69,18 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=5)
     parser.add_argument("--versions", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=20_000)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     print_machine()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        store = make_repository(folder, asked.models, asked.versions)
+        store = make_repository(folder, args.models, args.versions)
         control = ModelControl(ModelRepository(folder / "models"), store)
         selector = VersionSelector(control, WantedModel("m1"))
         measured: dict[str, list[float]] = {name: [] for name in (*CASES, "check the state file")}
         for _ in range(REPEATS):
             for name, options in CASES.items():
-                measured[name].append(cpu_us(lambda options=options: selector.select(options), asked.rounds))  # type: ignore[misc]
-            measured["check the state file"].append(cpu_us(control.latest, asked.rounds))
+                measured[name].append(cpu_us(lambda options=options: selector.select(options), args.rounds))  # type: ignore[misc]
+            measured["check the state file"].append(cpu_us(control.latest, args.rounds))
         for name, times in measured.items():
             print(f"{name:24} {statistics.median(times):8.2f} µs")
         print(f"{'follow a change, on disk':24} {statistics.median(_follow(control.latest, store)):8.0f} µs")

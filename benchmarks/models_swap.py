@@ -25,7 +25,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 from bench.machine import print_machine
-from bench.swap_clients import Seen, asking, grpc_asker, http_asker
+from bench.swap_clients import Seen, clients_running, grpc_sender, http_sender
 from bench.swap_versions import Maker, SwapVersion, copy_into, fake_maker, make_versions, parts_in, real_maker, text
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -50,11 +50,11 @@ def main() -> int:
         page = _page(args)
         with run_server(_environ(args, folder)) as server:
             server.wait_for("READY in", count=WORKERS)
-            askers = _askers(server, page, args.clients)
+            senders = _senders(server, page, args.clients)
             texts = _texts(args, server, page, versions)
-            with asking(askers, texts) as quiet:
+            with clients_running(senders, texts) as quiet:
                 time.sleep(args.quiet_s)
-            with asking(askers, texts) as disturbed:
+            with clients_running(senders, texts) as disturbed:
                 began_s = time.monotonic()
                 for version in versions[1:]:
                     copy_into(repository, NAME, version)
@@ -107,17 +107,17 @@ def _page(args: argparse.Namespace) -> bytes:
     return (root / "ocrsvc" / "engines" / "ppocr" / "reference_page.png").read_bytes()
 
 
-def _askers(server: Server, page: bytes, count: int) -> list[Callable[[], tuple[str, str]]]:
+def _senders(server: Server, page: bytes, count: int) -> list[Callable[[], tuple[str, str]]]:
     port = int(server.wait_for(r"Listening for gRPC at: 127\.0\.0\.1:(\d+)")[1])
-    over_http = [http_asker(server.url, page) for _ in range(count - count // 2)]
-    return over_http + [grpc_asker(port, page, NAME) for _ in range(count // 2)]
+    over_http = [http_sender(server.url, page) for _ in range(count - count // 2)]
+    return over_http + [grpc_sender(port, page, NAME) for _ in range(count // 2)]
 
 
 def _texts(
     args: argparse.Namespace, server: Server, page: bytes, versions: list[SwapVersion]
 ) -> Callable[[str], str | None]:
     """A function that returns the text of a good version, None for a bad one; all real versions read the same."""
-    first = http_asker(server.url, page)()[1]
+    first = http_sender(server.url, page)()[1]
     good = {str(version.number) for version in versions if not version.fault}
 
     def of(number: str) -> str | None:

@@ -137,16 +137,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="per payload")
     parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--out", type=Path, help="the JSON file; results/overhead.json if left out")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/overhead.json")
+    args = parser.parse_args(arguments)
     print_machine()
-    print(f"load: {asked.clients} clients on the same machine, kept-alive connections, {asked.seconds:g} s per payload")
+    print(f"load: {args.clients} clients on the same machine, kept-alive connections, {args.seconds:g} s per payload")
     rows = []
     with started({"OCRSVC_ENGINE": "fake"}) as service:
         for payload in payloads():
-            rows.append(measure(service, payload, asked.clients, asked.seconds))
+            rows.append(measure(service, payload, args.clients, args.seconds))
             show(rows[-1])
-    write_result("overhead", {"clients": asked.clients, "rows": [as_row(row) for row in rows]}, asked.out)
+    write_result("overhead", {"clients": args.clients, "rows": [as_row(row) for row in rows]}, args.out)
     return 0
 
 

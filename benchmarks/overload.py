@@ -278,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="duration of the overload")
     parser.add_argument("--times", type=float, default=10.0, help="offered load over capacity")
     parser.add_argument("--capacity-seconds", type=float, default=5.0, help="duration of the capacity measurement")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/overload.json if left out")
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/overload.json")
     args = parser.parse_args(arguments)
     print_machine()
     env = {

@@ -53,12 +53,12 @@ def main() -> int:
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
-    parser.add_argument("--pages", type=int, help="corpus pages, spread evenly; all if left out")
+    parser.add_argument("--pages", type=int, help="corpus pages, spread evenly; default: all")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "data" / "page_times.json")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     print_machine()
-    every = Corpus(asked.shared).pages
-    pages = every[:: max(1, len(every) // asked.pages)][: asked.pages] if asked.pages else every
+    every = Corpus(args.shared).pages
+    pages = every[:: max(1, len(every) // args.pages)][: args.pages] if args.pages else every
     times_ms = sorted(measure_ms([page.file.read_bytes() for page in pages]))
     figures = {
         "source": "CPU ms of each page of the corpus, sorted; made by benchmarks/page_times.py",
@@ -66,7 +66,7 @@ def main() -> int:
         **describe(),
         "page_cpu_ms": times_ms,
     }
-    asked.out.write_text(json.dumps(figures, ensure_ascii=False) + "\n", "utf-8")
+    args.out.write_text(json.dumps(figures, ensure_ascii=False) + "\n", "utf-8")
     mean_ms, middle_ms = sum(times_ms) / len(times_ms), times_ms[len(times_ms) // 2]
     print(f"{len(times_ms)} pages: mean {mean_ms:.0f} ms, median {middle_ms} ms, most {times_ms[-1]} ms")
     return 0

@@ -162,12 +162,12 @@ def print_side(figures: Mapping[str, object]) -> None:
     )
 
 
-def sample(asked: argparse.Namespace) -> tuple[Corpus, list[CorpusPage]]:
+def sample(args: argparse.Namespace) -> tuple[Corpus, list[CorpusPage]]:
     """The corpus reduced to evenly spread pages, and a few other pages for warm-up."""
-    corpus = Corpus(asked.shared, asked.kind, half=None if asked.half == "all" else asked.half)
-    step = max(1, len(corpus.pages) // asked.pages)
+    corpus = Corpus(args.shared, args.kind, half=None if args.half == "all" else args.half)
+    step = max(1, len(corpus.pages) // args.pages)
     every = corpus.pages
-    corpus.pages = every[::step][: asked.pages]
+    corpus.pages = every[::step][: args.pages]
     others = [page for page in every if page not in corpus.pages] or every
     return corpus, others[:: max(1, len(others) // 4)][:4]
 
@@ -176,7 +176,7 @@ def main() -> int:
     """Run the benchmark; returns 0 if every page was read and the ratio is at most --most."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("before", help="a checkout or a commit")
-    parser.add_argument("--after", default=str(ROOT), help="a checkout or a commit; this one if left out")
+    parser.add_argument("--after", default=str(ROOT), help="a checkout or a commit; default: this checkout")
     parser.add_argument("--before-env", action="append", default=[], help="NAME=VALUE for that side's service")
     parser.add_argument("--after-env", action="append", default=[], help="NAME=VALUE for that side's service")
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and score.py")
@@ -186,32 +186,32 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=1, help="pages sent at once")
     parser.add_argument("--rounds", type=int, default=1, help="how often each page is read")
     parser.add_argument("--most", type=float, help="highest ratio without exit code 1")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/paired_cpu.json if left out")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/paired_cpu.json")
+    args = parser.parse_args()
     print_machine()
-    corpus, warm_up = sample(asked)
+    corpus, warm_up = sample(args)
     with (
-        running_side("before", asked.before, asked.before_env, warm_up) as before,
-        running_side("after", asked.after, asked.after_env, warm_up) as after,
+        running_side("before", args.before, args.before_env, warm_up) as before,
+        running_side("after", args.after, args.after_env, warm_up) as after,
     ):
-        read_in_turn((before, after), corpus.pages, asked.clients, asked.rounds)
+        read_in_turn((before, after), corpus.pages, args.clients, args.rounds)
         time.sleep(REST_S)
-        sides = [side.figures(corpus, asked.rounds) for side in (before, after)]
+        sides = [side.figures(corpus, args.rounds) for side in (before, after)]
     ratio = ratio_of(before.cpu_s, after.cpu_s)
     for figures in sides:
         print_side(figures)
     print("\n".join(differences(corpus, before.in_order(corpus), after.in_order(corpus))))
     print(
         f"CPU s, after / before: {ratio['ratio']} ({ratio['low']} to {ratio['high']}), median pair "
-        f"{ratio['median_pair']}, {len(before.cpu_s)} pairs of {asked.clients} pages"
+        f"{ratio['median_pair']}, {len(before.cpu_s)} pairs of {args.clients} pages"
     )
     write_result(
         "paired_cpu",
-        {"sides": sides, **ratio, "pairs": len(before.cpu_s), "clients": asked.clients, "rounds": asked.rounds},
-        asked.out,
+        {"sides": sides, **ratio, "pairs": len(before.cpu_s), "clients": args.clients, "rounds": args.rounds},
+        args.out,
     )
     failed = None in before.texts.values() or None in after.texts.values()
-    return 1 if failed or (asked.most is not None and ratio["ratio"] > asked.most) else 0
+    return 1 if failed or (args.most is not None and ratio["ratio"] > args.most) else 0
 
 
 if __name__ == "__main__":

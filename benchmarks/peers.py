@@ -72,13 +72,13 @@ def choose(corpus: Corpus, count: int) -> list[bytes]:
     return [page.file.read_bytes() for page in others[:: max(1, len(others) // WARM_UP_PAGES)][:WARM_UP_PAGES]]
 
 
-def measure(names: Sequence[str], corpus: Corpus, asked: argparse.Namespace) -> Loads:
+def measure(names: Sequence[str], corpus: Corpus, args: argparse.Namespace) -> Loads:
     """Run all loads on all systems, in turn."""
-    clients = [int(count) for count in asked.clients.split(",")]
-    best = dict(setting.split("=", 1) for setting in asked.best)
-    others, pages = choose(corpus, asked.pages), [page.file.read_bytes() for page in corpus.pages]
+    clients = [int(count) for count in args.clients.split(",")]
+    best = dict(setting.split("=", 1) for setting in args.best)
+    others, pages = choose(corpus, args.pages), [page.file.read_bytes() for page in corpus.pages]
     loads = {(name, count): Load() for name in names for count in clients}
-    for turn in range(asked.rounds):
+    for turn in range(args.rounds):
         first = turn % len(names)
         for name in (*names[first:], *names[:first]):
             with serving(name, best) as peer:
@@ -118,23 +118,23 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(NAMES), help="systems to compare")
     parser.add_argument("--best", action="append", default=[], help="a setting of ocrsvc_best; may be repeated")
     parser.add_argument("--prepare", action="store_true", help="make the environments and measure nothing")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/peers.json if left out")
-    asked = parser.parse_args()
-    names = [name for name in asked.only.split(",") if can_run(name, asked.best)]
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/peers.json")
+    args = parser.parse_args()
+    names = [name for name in args.only.split(",") if can_run(name, args.best)]
     for name in names:
         prepare(name)
-    if asked.prepare:
+    if args.prepare:
         return 0
-    corpus = Corpus(asked.shared)
+    corpus = Corpus(args.shared)
     print_machine()
-    print(f"load: {asked.pages} pages, {asked.rounds} rounds, {asked.clients} clients; systems: {', '.join(names)}")
-    loads = measure(names, corpus, asked)
+    print(f"load: {args.pages} pages, {args.rounds} rounds, {args.clients} clients; systems: {', '.join(names)}")
+    loads = measure(names, corpus, args)
     figures: dict[str, dict[str, dict[str, float | None]]] = {name: {} for name in names}
     for (name, count), load in loads.items():
         figures[name][str(count)] = load.figures(corpus)
     print_table(figures)
-    shown: dict[str, object] = {"pages": len(corpus.pages), "rounds": asked.rounds, "best": asked.best}
-    write_result("peers", shown | {"systems": figures}, asked.out)
+    shown: dict[str, object] = {"pages": len(corpus.pages), "rounds": args.rounds, "best": args.best}
+    write_result("peers", shown | {"systems": figures}, args.out)
     return 0
 
 

@@ -72,9 +72,9 @@ def table(figures: Figures) -> str:
             rows.append("| " + " | ".join([clients, NAMES[name], *cells]) + " |")
     often = "once" if figures["rounds"] == 1 else f"{figures['rounds']} times"
     machine, day = figures["machine"].split(", Linux")[0], figures["when"][:10]
-    said = f"{figures['pages']} corpus pages, each {often}, systems in turn; {machine}; {day}"
-    said += f", commit {figures['commit']}." if "commit" in figures else "."
-    return "\n".join([*rows, "", said])
+    caption = f"{figures['pages']} corpus pages, each {often}, systems in turn; {machine}; {day}"
+    caption += f", commit {figures['commit']}." if "commit" in figures else "."
+    return "\n".join([*rows, "", caption])
 
 
 def is_measured(systems: Figures, column: str) -> bool:

@@ -96,28 +96,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("before", type=Path, help="a checkout")
-    parser.add_argument("--after", type=Path, default=ROOT, help="a checkout; this one if left out")
+    parser.add_argument("--after", type=Path, default=ROOT, help="a checkout; default: this one")
     parser.add_argument("--repository", action="store_true", help="the second side reads with a model repository")
     parser.add_argument("--pairs", type=int, default=100)
     parser.add_argument("--reads", type=int, default=100, help="reads per side and pair")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/reader_overhead.json if left out")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/reader_overhead.json")
+    args = parser.parse_args(arguments)
     print_machine()
     costs: dict[str, list[float]] = {BEFORE: [], AFTER: []}
     with (
         tempfile.TemporaryDirectory() as made,
-        sides(asked.before.resolve(), asked.after.resolve(), Path(made) if asked.repository else None) as both,
+        sides(args.before.resolve(), args.after.resolve(), Path(made) if args.repository else None) as both,
     ):
-        for pair in range(asked.pairs):
+        for pair in range(args.pairs):
             for name in (BEFORE, AFTER) if pair % 2 else (AFTER, BEFORE):
-                costs[name].append(both[name].cost_us(asked.reads))
+                costs[name].append(both[name].cost_us(args.reads))
     differences = [after - before for before, after in zip(costs[BEFORE], costs[AFTER], strict=True)]
     found: dict[str, object] = {f"{name}_us": round(statistics.median(cost), 2) for name, cost in costs.items()}
     found["difference_us"] = round(statistics.median(differences), 2)
     found["difference_quartiles_us"] = [round(one, 2) for one in statistics.quantiles(differences, n=4)]
     for name, value in found.items():
         print(f"{name}: {value}")
-    write_result("reader_overhead", found, asked.out)
+    write_result("reader_overhead", found, args.out)
     return 0
 
 

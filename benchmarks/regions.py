@@ -324,18 +324,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", choices=PARTS, action="append", help="only this part; may be repeated")
     parser.add_argument("--quick", action="store_true", help="minutes of a few hosts")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/regions.json if left out")
-    asked = parser.parse_args(arguments)
-    scale = QUICK if asked.quick else FULL
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/regions.json")
+    args = parser.parse_args(arguments)
+    scale = QUICK if args.quick else FULL
     print_settings(scale)
     tables: dict[str, object] = {}
-    for name in asked.part or PARTS:
+    for name in args.part or PARTS:
         began_s = time.monotonic()
-        rows = PARTS[name](scale, asked.seed)
+        rows = PARTS[name](scale, args.seed)
         tables[name] = rows
         print(f"\n{name}\n\n{markdown(rows)}\n", flush=True)
         print(f"{name}: {time.monotonic() - began_s:.0f} s", file=sys.stderr)
-    write_result("regions", {"seed": asked.seed, "quick": asked.quick, "tables": tables}, asked.out)
+    write_result("regions", {"seed": args.seed, "quick": args.quick, "tables": tables}, args.out)
     return 0
 
 

@@ -121,19 +121,19 @@ def main() -> int:
     parser.add_argument("--pages", type=int, default=24, help="number of pages, spread evenly over the corpus")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--only", action="append", help="measure these choices only, such as fp32 and chosen")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/runtimes.json if left out")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/runtimes.json")
+    args = parser.parse_args()
     print_machine()
     with tempfile.TemporaryDirectory() as folder:
         runs = print_runs(ModelCache(Path(folder)))
-    corpus = Corpus(asked.shared)
-    corpus.pages = corpus.pages[:: max(1, len(corpus.pages) // asked.pages)][: asked.pages]
+    corpus = Corpus(args.shared)
+    corpus.pages = corpus.pages[:: max(1, len(corpus.pages) // args.pages)][: args.pages]
     found = {}
     for name, chosen in choices().items():
-        if not asked.only or name in asked.only:
-            found[name] = measure(chosen, corpus, asked.clients)
+        if not args.only or name in args.only:
+            found[name] = measure(chosen, corpus, args.clients)
             print(f"{name}: {', '.join(f'{key} {value}' for key, value in found[name].items())}", flush=True)
-    write_result("runtimes", {"runs_ms": runs, "services": found, "pages": len(corpus.pages)}, asked.out)
+    write_result("runtimes", {"runs_ms": runs, "services": found, "pages": len(corpus.pages)}, args.out)
     failed = any(one["failed"] for one in found.values())
     if "fp32" not in found or "chosen" not in found:
         return int(failed)

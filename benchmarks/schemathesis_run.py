@@ -74,15 +74,15 @@ JOBS_S = 1.0
 
 def main() -> int:
     """Run the benchmark; returns the exit code."""
-    asked = _arguments()
+    args = _arguments()
     print_machine()
     began_s = time.monotonic()
     _describe_bodies(tiny_png())
     with tempfile.TemporaryDirectory() as folder, keys_in(Path(folder)) as keys:
         jobs = JobStore(Path(folder), 1 << 26, JOBS_S)
-        figures = {kind: _judge(kind, keys, jobs, asked.examples, asked.seed) for kind in KINDS}
+        figures = {kind: _judge(kind, keys, jobs, args.examples, args.seed) for kind in KINDS}
     print(f"{time.monotonic() - began_s:.0f} s")
-    write_result("schemathesis", {"seed": asked.seed} | figures, asked.out)
+    write_result("schemathesis", {"seed": args.seed} | figures, args.out)
     return 1 if any(found["failures"] or not found["cases"] for found in figures.values()) else 0
 
 
@@ -215,7 +215,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--examples", type=int, default=2000, help="cases drawn at random for each operation")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="the JSON file; results/schemathesis.json if left out")
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/schemathesis.json")
     return parser.parse_args()
 
 

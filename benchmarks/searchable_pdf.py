@@ -48,7 +48,7 @@ ENGINE: Final = EngineInfo("ppocr", "", "", "", "", "")
 
 
 @dataclass(slots=True)
-class Found:
+class KindResult:
     """Results over the PDFs of a kind.
 
     Attributes:
@@ -95,7 +95,9 @@ def searchable(file: bytes, page: Page) -> bytes:
     return output.getvalue()
 
 
-def judge(found: Found, name: str, before: bytes, page: Page, score: ModuleType, *, has_text: bool = False) -> None:
+def judge(
+    found: KindResult, name: str, before: bytes, page: Page, score: ModuleType, *, has_text: bool = False
+) -> None:
     """Add the text to a PDF and record the results; `has_text` if the PDF shows the text already."""
     after = searchable(before, page)
     found.pages += 1
@@ -112,12 +114,12 @@ def judge(found: Found, name: str, before: bytes, page: Page, score: ModuleType,
     if pictures_of(before) != pictures_of(after):
         found.faults.append(f"{name}: the bytes of a picture changed")
     if gone := root_of(before) - root_of(after):
-        found.faults.append(f"{name}: the catalog lacks {', '.join(sorted(gone))}")
+        found.faults.append(f"{name}: the catalog lost {', '.join(sorted(gone))}")
 
 
-def judge_all(pages: list[tuple[CorpusPage, Page]], kinds: int, score: ModuleType) -> dict[str, Found]:
+def judge_all(pages: list[tuple[CorpusPage, Page]], kinds: int, score: ModuleType) -> dict[str, KindResult]:
     """Results by kind."""
-    results: dict[str, Found] = defaultdict(Found)
+    results: dict[str, KindResult] = defaultdict(KindResult)
     for source, page in pages:
         judge(results[PICTURE], source.file.name, source.file.read_bytes(), page, score)
     for source, page in pages[:: max(1, len(pages) // max(1, kinds))][:kinds]:
@@ -139,7 +141,7 @@ def read_pages(sources: list[CorpusPage]) -> Iterator[tuple[CorpusPage, Page]]:
         reader.stop(5.0)
 
 
-def report(results: dict[str, Found]) -> bool:
+def report(results: dict[str, KindResult]) -> bool:
     """Print a row per kind; returns whether all goals are met."""
     print(f"{'':16}{'pages':>6}  {'pdfium':>7}  {'poppler':>7}{'bytes a page':>14}{'most':>8}  faults")
     for kind, found in results.items():

@@ -222,13 +222,13 @@ def wait_until(is_true: Any, limit_s: float, describe: Any) -> None:
 def load(port: int, requests: int, args: argparse.Namespace) -> tuple[dict[str, Any], Counter[str]]:
     """Send `requests` requests; returns figures, and failures by kind."""
     pictures, turns = make_pictures(tr=args.gpu), NumbersBelow(requests)
-    crowd = [Client(port, KINDS[number % len(KINDS)], pictures, turns, number) for number in range(args.clients)]
+    clients = [Client(port, KINDS[number % len(KINDS)], pictures, turns, number) for number in range(args.clients)]
     began_s = time.monotonic()
-    for client in crowd:
+    for client in clients:
         client.start()
-    for client in crowd:
+    for client in clients:
         client.join()
-    tallies = [client.tally for client in crowd]
+    tallies = [client.tally for client in clients]
     wall_s = time.monotonic() - began_s
     answered = sorted(moment for tally in tallies for moment in tally.answered_s)
     latencies = sorted(latency for tally in tallies for latency in tally.latencies_s)

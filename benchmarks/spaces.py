@@ -59,19 +59,19 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="seeds; each gives pages with other words")
     parser.add_argument("--grain", choices=("both", "without", "only"), default="both", help="pages as scanned")
     parser.add_argument("--clients", type=int, default=2, help="pages in flight at once")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/spaces.json if left out")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/spaces.json")
+    args = parser.parse_args()
     print_machine()
-    grains = {"both": (False, True), "without": (False,), "only": (True,)}[asked.grain]
-    pages = list(product(asked.dpi, asked.sizes, grains, FACES, asked.seeds))
-    with started_or_at(asked.url, None, PATIENT) as service, ThreadPoolExecutor(asked.clients) as pool:
+    grains = {"both": (False, True), "without": (False,), "only": (True,)}[args.grain]
+    pages = list(product(args.dpi, args.sizes, grains, FACES, args.seeds))
+    with started_or_at(args.url, None, PATIENT) as service, ThreadPoolExecutor(args.clients) as pool:
         print(f"engine: {engine_of(service.url)}")
-        scorer = load_scorer(asked.shared / "score.py")
-        read = [pool.submit(read_page, service, scorer, *page, asked.qualities) for page in pages]
+        scorer = load_scorer(args.shared / "score.py")
+        read = [pool.submit(read_page, service, scorer, *page, args.qualities) for page in pages]
         counts = sum_up([future.result() for future in read])
     print_matrix(counts)
     figures = [{**vars_of(cell), **counts[cell]} for cell in counts]
-    write_result("spaces", {"cells": figures}, asked.out)
+    write_result("spaces", {"cells": figures}, args.out)
     return int(any(wrong_share(counts[cell]) > MAX_WRONG for cell in counts))
 
 

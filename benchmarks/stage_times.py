@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from bench.charts import Panel, draw
 from bench.corpus import Corpus
 from bench.machine import print_machine
-from bench.models import Spent, timed
+from bench.models import TimeSpent, timed
 from bench.results import RESULTS, write_result
 from bench.service import ROOT
 
@@ -108,7 +108,7 @@ class PageCosts:
     """Costs of some pages: CPU seconds by stage and in total, and mean latency and queue time of a request."""
 
     stages: Mapping[str, float]
-    spent: Spent
+    spent: TimeSpent
     latency_s: float
     queue_s: float
     pages: int
@@ -185,16 +185,16 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, help="the JSON file (results/stage_times.json); the plot is written beside it"
     )
-    asked = parser.parse_args()
+    args = parser.parse_args()
     print_machine()
-    every = Corpus(asked.shared).pages
-    images = [page.file.read_bytes() for page in every[:: max(1, len(every) // asked.pages)][: asked.pages]]
-    print(f"load: {len(images)} pages once each, {asked.clients} clients in this process")
-    costs = measure(images, asked.clients)
+    every = Corpus(args.shared).pages
+    images = [page.file.read_bytes() for page in every[:: max(1, len(every) // args.pages)][: args.pages]]
+    print(f"load: {len(images)} pages once each, {args.clients} clients in this process")
+    costs = measure(images, args.clients)
     show(costs)
     figures = {"cpu_ms": dict(rows(costs)), "latency_s": costs.latency_s, "queue_s": costs.queue_s}
-    write_result("stage_times", figures | {"pages": costs.pages, "clients": asked.clients}, asked.out)
-    picture = (asked.out or RESULTS / "stage_times.json").with_suffix(".svg")
+    write_result("stage_times", figures | {"pages": costs.pages, "clients": args.clients}, args.out)
+    picture = (args.out or RESULTS / "stage_times.json").with_suffix(".svg")
     picture.write_text(plot(costs), "utf-8")
     print(f"drawn to {picture.name}")
     return 0

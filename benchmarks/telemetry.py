@@ -148,8 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=3.0, help="per service and round")
     parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--out", type=Path, help="the JSON file; results/telemetry.json if left out")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/telemetry.json")
+    args = parser.parse_args(arguments)
     print_machine()
     with contextlib.ExitStack() as running:
         collector = running.enter_context(collecting())
@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             variant.name: running.enter_context(started(variant.env, variant.root))
             for variant in variants(without, collector)
         }
-        found = measure(services, asked.rounds, asked.seconds, asked.clients)
+        found = measure(services, args.rounds, args.seconds, args.clients)
     rows = []
     for name, values in found.items():
         bare_ms = statistics.median(found[WITHOUT])
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{1 + median / bare_ms:.3f} times; fastest rounds {least:+.3f} ms"
         )
     print(f"goal: all together at most {GOAL_MS} ms")
-    write_result("telemetry", {"clients": asked.clients, "rounds": asked.rounds, "rows": rows}, asked.out)
+    write_result("telemetry", {"clients": args.clients, "rounds": args.rounds, "rows": rows}, args.out)
     return 0 if least_added_ms(found, list(found)[-1]) <= GOAL_MS else 1
 
 

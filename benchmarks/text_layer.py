@@ -72,8 +72,8 @@ def by_poppler(pdf: BornDigital) -> str | None:
     with tempfile.NamedTemporaryFile(suffix=".pdf") as file:
         file.write(pdf.file)
         file.flush()
-        said = subprocess.run(["pdftotext", "-layout", file.name, "-"], capture_output=True, check=True, timeout=120)
-    return said.stdout.decode("utf-8", "replace")
+        done = subprocess.run(["pdftotext", "-layout", file.name, "-"], capture_output=True, check=True, timeout=120)
+    return done.stdout.decode("utf-8", "replace")
 
 
 def pages_a_second(service: Service, pdfs: Sequence[BornDigital], clients: int, seconds: float) -> tuple[float, float]:

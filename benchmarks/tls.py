@@ -29,7 +29,7 @@ from bench.machine import cores, print_machine
 from bench.pages import tiny_png
 from bench.results import write_result
 from bench.service import Service, connect, started
-from bench.tls_clients import Askers, half_handshakes, handshakes, latencies_s
+from bench.tls_clients import LoadClients, half_handshakes, handshakes, latencies_s
 
 GOAL_A_MINUTE = 5000
 KINDS: Final[tuple[Kind, ...]] = ("ECDSA", "RSA")
@@ -135,7 +135,7 @@ def measure_replacement(authority: Authority, seconds: float) -> dict[str, Any]:
     """Replace the certificate repeatedly under load, between ECDSA and RSA, while workers are replaced as well."""
     env = {**_FAKE, **authority.issue("ECDSA"), "OCRSVC_MAX_REQUESTS": "300"}
     replaced, until_s = 0, time.monotonic() + seconds
-    with started(env) as service, Askers(service, tiny_png(), clients=8) as askers:
+    with started(env) as service, LoadClients(service, tiny_png(), clients=8) as clients_under_load:
         while time.monotonic() < until_s:
             fresh = authority.issue("RSA" if replaced % 2 == 0 else "ECDSA")
             if replaced % 2 == 0:
@@ -144,8 +144,13 @@ def measure_replacement(authority: Authority, seconds: float) -> dict[str, Any]:
             replaced += 1
             time.sleep(2.5)
         numbers = _numbers(service)
-    found = {"replaced": replaced, "answers": askers.answers, "failed": len(askers.failures), **numbers}
-    print(f"certificate replaced under load: {found} {askers.failures[:3] or ''}")
+    found = {
+        "replaced": replaced,
+        "answers": clients_under_load.answers,
+        "failed": len(clients_under_load.failures),
+        **numbers,
+    }
+    print(f"certificate replaced under load: {found} {clients_under_load.failures[:3] or ''}")
     return found
 
 
@@ -212,21 +217,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="per load")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each comparison")
     parser.add_argument("--clients", type=int, default=4, help="number of clients for the handshakes")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/tls.json if left out")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/tls.json")
+    args = parser.parse_args(arguments)
     print_machine()
     print(
-        f"load: clients on the same machine; {asked.seconds:g} s per load, {asked.rounds} rounds; {ssl.OPENSSL_VERSION}"
+        f"load: clients on the same machine; {args.seconds:g} s per load, {args.rounds} rounds; {ssl.OPENSSL_VERSION}"
     )
     with contextlib.ExitStack() as stack:
         authority = Authority(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        rows = [row for kind in KINDS for row in measure_handshakes(authority, kind, asked.clients, asked.seconds)]
-        half = measure_half_handshakes(authority, asked.rounds)
-        requests = measure_requests(authority, asked.rounds)
-        replacement = measure_replacement(authority, 4 * asked.seconds)
+        rows = [row for kind in KINDS for row in measure_handshakes(authority, kind, args.clients, args.seconds)]
+        half = measure_half_handshakes(authority, args.rounds)
+        requests = measure_requests(authority, args.rounds)
+        replacement = measure_replacement(authority, 4 * args.seconds)
         found = scan_all(authority)
     figures = {"handshakes": rows, "half_handshakes": half, "requests": requests, "replacement": replacement}
-    write_result("tls", {**figures, "scanners": found}, asked.out)
+    write_result("tls", {**figures, "scanners": found}, args.out)
     return 1 if replacement["failed"] or found else 0
 
 

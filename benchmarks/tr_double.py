@@ -93,12 +93,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="per kind of connection")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--adapter", choices=PATHS, default="native")
-    parser.add_argument("--out", type=Path, help="the JSON file; results/tr_double_ADAPTER.json if left out")
-    asked = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/tr_double_ADAPTER.json")
+    args = parser.parse_args()
     print_machine()
     print(
-        f"load: {asked.clients} clients, {PAGES} pages of {len(scan(0)) // 1000} kB, {asked.adapter}, "
-        f"{asked.seconds:g} s"
+        f"load: {args.clients} clients, {PAGES} pages of {len(scan(0)) // 1000} kB, {args.adapter}, {args.seconds:g} s"
     )
     with tempfile.TemporaryDirectory() as home:
         subprocess.run([sys.executable, str(ROOT / "tests" / "doubles" / "tr_home.py"), home], check=True)
@@ -111,8 +110,8 @@ def main() -> int:
             "LIBTR_DOUBLE_SLEEP_MS": str(SLEEP_MS),
         }
         with started(env) as service:
-            figures, complaints = compare(service, asked.adapter, asked.clients, asked.seconds)
-    write_result(f"tr_double_{asked.adapter}", {"clients": asked.clients, "loads": figures}, asked.out)
+            figures, complaints = compare(service, args.adapter, args.clients, args.seconds)
+    write_result(f"tr_double_{args.adapter}", {"clients": args.clients, "loads": figures}, args.out)
     return 1 if complaints else 0
 
 

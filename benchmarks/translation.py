@@ -115,18 +115,18 @@ YARDSTICK = [_line(number) for number in range(200)]
 
 def main() -> int:
     """Run the benchmark; returns the exit code."""
-    asked = _arguments()
+    args = _arguments()
     print_machine()
-    full, empty = (create_app(Settings(), cast(Reader, ReadyReader(lines))).wsgi_app for lines in (asked.lines, 0))
-    print(f"{asked.lines} lines, {asked.calls} calls, best of {asked.rounds} rounds; goal {GOAL_MS} ms\n")
+    full, empty = (create_app(Settings(), cast(Reader, ReadyReader(lines))).wsgi_app for lines in (args.lines, 0))
+    print(f"{args.lines} lines, {args.calls} calls, best of {args.rounds} rounds; goal {GOAL_MS} ms\n")
     print("| format | bare, ms | any request | receiving | writing | translation, ms | yardstick |\n|---|" + "---|" * 6)
     rows = {}
     for small, large in zip(exchanges(scan(0)[:TINY_BYTES]), exchanges(scan(0)), strict=True):
         works = [(empty, BARE), (empty, small), (empty, large), (full, large)]
-        cost = rows[large.name] = best_of(works, asked.calls, asked.rounds)
+        cost = rows[large.name] = best_of(works, args.calls, args.rounds)
         print(f"| {large.name} | {' | '.join(f'{ms:.3f}' for ms in cost.row)} |", flush=True)
     formats = {name: asdict(cost) | {"translation_ms": cost.translation_ms} for name, cost in rows.items()}
-    write_result("translation", {"lines": asked.lines, "formats": formats}, asked.out)
+    write_result("translation", {"lines": args.lines, "formats": formats}, args.out)
     late = [name for name, cost in rows.items() if cost.translation_ms > GOAL_MS]
     print(f"over the goal: {', '.join(late) or 'none'}")
     return 1 if late else 0
@@ -167,7 +167,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--lines", type=int, default=200)
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--out", type=Path, help="the JSON file; results/translation.json if left out")
+    parser.add_argument("--out", type=Path, help="JSON output file; default results/translation.json")
     return parser.parse_args()
 
 

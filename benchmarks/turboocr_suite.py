@@ -34,12 +34,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--suite", type=Path, help="a checkout of the suite; fetched by default")
     parser.add_argument("-k", default="", help="pytest's expression for the tests to run")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     expected = json.loads(EXPECTED.read_text("utf-8"))
     # The service would refuse it as an unknown setting.
     os.environ.pop("OCRSVC_CLIENTS", None)
-    suite = asked.suite or fetched_suite(expected["commit"])
-    results = run_suite(suite.absolute(), environment(), asked.k)
+    suite = args.suite or fetched_suite(expected["commit"])
+    results = run_suite(suite.absolute(), environment(), args.k)
     print(dict(Counter(results.values())))
     surprises = [name for name in results if results[name] != "passed" and not is_expected(name, expected)]
     for name in surprises:

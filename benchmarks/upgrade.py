@@ -127,8 +127,8 @@ def main() -> int:
             outcomes = upgrade(Path(folder), args.rounds)
         right = outcomes.pop("right", 0)
         results[name] = {"answered": right, "failed": dict(outcomes)}
-        said = ", ".join(f"{count} {what}" for what, count in outcomes.items()) or "0"
-        print(f"| {name} | {time.monotonic() - began_s:.0f} | {right} | {said} |", flush=True)
+        failures = ", ".join(f"{count} {what}" for what, count in outcomes.items()) or "0"
+        print(f"| {name} | {time.monotonic() - began_s:.0f} | {right} | {failures} |", flush=True)
     print(json.dumps(results))
     return 1 if any(result["failed"] for result in results.values()) else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from bench.bars import RAPIDOCR_F1, least_f1
+from bench.bars import RAPIDOCR_F1, min_f1
 from bench.corpus import FEWEST_PAGES, FEWEST_TOKENS, HALVES, Corpus, Spaces, Tally
 
 # Tallies by half (`None` is the whole corpus), then by kind.
@@ -47,7 +47,7 @@ def as_dict(parts: Parts) -> dict[str, object]:
 def _row(kind: str, tally: Tally) -> str:
     few = f" {FEW_MARK}" if tally.is_few else "    "
     return (
-        f"{kind:12} {tally.pages:5} {tally.wanted:6} {tally.f1:7.4f} {least_f1(kind):6.3f} {RAPIDOCR_F1[kind]:6.4f} "
+        f"{kind:12} {tally.pages:5} {tally.wanted:6} {tally.f1:7.4f} {min_f1(kind):6.3f} {RAPIDOCR_F1[kind]:6.4f} "
         f"{tally.precision:6.4f} {tally.recall:6.4f} {_cer(tally)} "
         f"{_spaces(tally.mixed):>21} {_spaces(tally.latin):>21}{few}"
     )

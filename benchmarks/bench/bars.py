@@ -42,12 +42,12 @@ GOAL_CER: Final = 0.09
 GOAL_SPACES_RIGHT: Final = 0.95
 
 
-def least_f1(kind: str) -> float:
+def min_f1(kind: str) -> float:
     """The lowest token F1 accepted for a kind."""
     return max(GOALS_F1.get(kind, 0.0), FLOOR[kind][0] - SLACK)
 
 
-def most_cer(kind: str) -> float | None:
+def max_cer(kind: str) -> float | None:
     """The highest CER accepted for a kind; None for kinds without a known reading order."""
     floor = FLOOR[kind][1]
     if kind == ALL or floor is None:
@@ -58,9 +58,9 @@ def most_cer(kind: str) -> float | None:
 def missed(tallies: Mapping[str, Tally]) -> Iterator[str]:
     """One sentence for each missed bar."""
     for kind, tally in sorted(tallies.items()):
-        if tally.f1 < least_f1(kind):
-            yield f"F1 of {kind} is {tally.f1:.4f}, below {least_f1(kind):.4f}"
-        most = most_cer(kind)
+        if tally.f1 < min_f1(kind):
+            yield f"F1 of {kind} is {tally.f1:.4f}, below {min_f1(kind):.4f}"
+        most = max_cer(kind)
         if most is not None and tally.cer > most:
             yield f"CER of {kind} is {tally.cer:.4f}, above {most:.4f}"
     spaces = tallies[ALL].mixed

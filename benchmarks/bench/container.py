@@ -67,8 +67,8 @@ def build(base: str, volumes: Sequence[str], image: str = IMAGE) -> float:
 
 def size_bytes(image: str = IMAGE) -> int:
     """Size of the image, including its base."""
-    said = run(["podman", "image", "inspect", image])
-    return int(json.loads(said)[0]["Size"])
+    description = run(["podman", "image", "inspect", image])
+    return int(json.loads(description)[0]["Size"])
 
 
 def found(program: str) -> str:
@@ -165,6 +165,6 @@ def flags(limits: Limits) -> list[str]:
     ]
 
 
-def inside(name: str, *command: str) -> str:
-    """Run a program inside a container and return its stdout."""
+def run_in_container(name: str, *command: str) -> str:
+    """Run a program in a container and return its stdout."""
     return run(["podman", "exec", name, *command])

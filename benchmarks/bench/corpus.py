@@ -148,7 +148,7 @@ class Corpus:
     def __init__(self, shared: Path, kind: str | None = None, every: int = 1, half: str | None = None) -> None:
         manifest = shared / "corpus" / "manifest.jsonl"
         if not manifest.is_file():
-            sys.exit(f"{manifest} is missing: name the folder that holds corpus/ and score.py with --shared.")
+            sys.exit(f"{manifest} is missing: set --shared to the folder with corpus/ and score.py.")
         self.score = load_scorer(shared / "score.py")
         rows = [json.loads(line) for line in manifest.read_text("utf-8").splitlines() if line.strip()]
         wanted = [row for row in rows if self.score.truth_of(row) and kind in (None, row["kind"])]

@@ -15,10 +15,10 @@ CHANCES = {"busy": 2, "loading": 2, "stall": 5, "cut": 20, "repeat": 20, "length
 
 def main() -> None:
     """Answer until the process is killed."""
-    chance = random.Random(int(sys.argv[2]))
+    rng = random.Random(int(sys.argv[2]))
 
     def choose(_size: str) -> str:
-        return chance.choices(["ok", *CHANCES], [1000 - sum(CHANCES.values()), *CHANCES.values()])[0]
+        return rng.choices(["ok", *CHANCES], [1000 - sum(CHANCES.values()), *CHANCES.values()])[0]
 
     with chat_server(choose, int(sys.argv[1])):
         threading.Event().wait()

@@ -17,7 +17,7 @@ from h2.connection import H2Connection
 from h2.events import TrailersReceived
 
 from bench.decoding import DecodingReader
-from bench.malformed_connections import GOAWAY, malformed_talk
+from bench.malformed_connections import GOAWAY, malformed_connection
 from bench.malformed_messages import GoodCall, good_calls, mutate_message
 from ocrsvc.adapters.model_protocols.ocr_model import OcrModel
 from ocrsvc.errors import OcrsvcError
@@ -38,7 +38,7 @@ _FRAME_HEAD_BYTES = 9
 _AN_AGE_S = 1e6
 
 
-class Counted(CallMetrics):
+class CountingMetrics(CallMetrics):
     """Call metrics that also count the calls in flight."""
 
     under_way = 0
@@ -59,7 +59,7 @@ class Host(ServerState):
 
     def __init__(self) -> None:
         store = MetricsStore()
-        self.counted = Counted(store.common)
+        self.counted = CountingMetrics(store.common)
         super().__init__(
             make_services(OcrModel(cast(Reader, DecodingReader()), store, store.common)),
             threads=THREADS,
@@ -134,7 +134,7 @@ class Neighbour:
                 self._client.acknowledge_received_data(size, number)
 
 
-class Bench:
+class GrpcFuzzer:
     """Sends malformed messages and connections, one after the other.
 
     Args:
@@ -148,16 +148,16 @@ class Bench:
         self._neighbour = Neighbour(self._host, self._calls[-1])
         self._sent = 0
 
-    def send_message(self, chance: random.Random) -> tuple[str, object]:
+    def send_message(self, rng: random.Random) -> tuple[str, object]:
         """Send a malformed message; returns the call's status and what was sent. Raises unexpected errors."""
-        asked = chance.choice(self._calls)
-        method, data = self._host.methods[asked.path], mutate_message(asked.data, self._datas, chance)
-        return self._judged(lambda: _called(method, data), (asked.path, data))
+        chosen = rng.choice(self._calls)
+        method, data = self._host.methods[chosen.path], mutate_message(chosen.data, self._datas, rng)
+        return self._judged(lambda: _called(method, data), (chosen.path, data))
 
-    def send_connection(self, chance: random.Random) -> tuple[str, object]:
+    def send_connection(self, rng: random.Random) -> tuple[str, object]:
         """Run a malformed connection; returns how it ended and what was sent. Raises unexpected errors."""
-        pieces = malformed_talk(self._calls, chance)
-        return self._judged(lambda: self._converse(pieces, chance), pieces)
+        pieces = malformed_connection(self._calls, rng)
+        return self._judged(lambda: self._converse(pieces, rng), pieces)
 
     def _judged(self, run: Callable[[], str], sent: object) -> tuple[str, object]:
         try:
@@ -166,19 +166,19 @@ class Bench:
             error.add_note(f"for {sent!r}"[:20_000])
             raise
 
-    def _converse(self, pieces: Sequence[bytes], chance: random.Random) -> str:
+    def _converse(self, pieces: Sequence[bytes], rng: random.Random) -> str:
         host, connection = self._host, Connection(self._host, self._host.clock, "malformed")
         outs: list[bytes] = []
-        host.tick_s = chance.choice((0.0, 0.0, 0.001, 0.03))
+        host.tick_s = rng.choice((0.0, 0.0, 0.001, 0.03))
         for piece in pieces:
             if connection.broken or connection.finished or len(connection.out) > MAX_UNSENT_BYTES:
                 break
             connection.receive(piece)
-            self._between(connection, chance)
+            self._between(connection, rng)
             while connection.waiting:
                 outs.append(_drained(connection))
                 connection.handle_frames()
-            if chance.random() < 0.8:
+            if rng.random() < 0.8:
                 outs.append(_drained(connection))
         ended = self._end(connection, outs)
         connection.close()
@@ -191,14 +191,14 @@ class Bench:
             self._neighbour.check()
         return ended
 
-    def _between(self, connection: Connection, chance: random.Random) -> None:
+    def _between(self, connection: Connection, rng: random.Random) -> None:
         """Randomly let the worker answer, let time pass, or begin a shutdown."""
-        if chance.random() < 0.8:
+        if rng.random() < 0.8:
             self._host.work()
-        if chance.random() < 0.2:
-            self._host.now_s += chance.choice((0.1, 3.0, 100.0))
+        if rng.random() < 0.2:
+            self._host.now_s += rng.choice((0.1, 3.0, 100.0))
             connection.check_time_limits()
-        if chance.random() < 0.05:
+        if rng.random() < 0.05:
             connection.begin_shutdown()
 
     def _end(self, connection: Connection, outs: list[bytes]) -> str:

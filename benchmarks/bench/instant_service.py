@@ -26,8 +26,8 @@ def answer() -> bytes:
     text = "\n".join(str(line["text"]) for line in lines)
     page = {"page": 1, "width": 1000, "height": 1400, "angle": 0, "text": text, "lines": lines}
     engine = {"name": "instant", "model": "none", "version": "1"}
-    said = {"id": "1", "engine": engine, "pages": [page], "pages_total": 1, "timing": {"total_s": 0.1}}
-    body = json.dumps(said, ensure_ascii=False).encode()
+    result = {"id": "1", "engine": engine, "pages": [page], "pages_total": 1, "timing": {"total_s": 0.1}}
+    body = json.dumps(result, ensure_ascii=False).encode()
     return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 

@@ -30,23 +30,23 @@ _ODD_HEADERS = (
     *(("Upper", "x"), ("", "x"), ("x", "\r\nx: y"), ("x", "\0"), ("x", "é"), ("x", "y" * 20_000), ("cookie", "a=b")),
 )
 
-Scene = Callable[["Talk"], None]
+Pattern = Callable[["FrameWriter"], None]
 
 
-class Talk:
+class FrameWriter:
     """Builds the bytes that one client sends, frame by frame.
 
     Args:
         calls: Well-formed calls.
-        chance: Source of all random choices.
+        rng: Source of all random choices.
 
     Attributes:
-        said: The bytes so far, beginning with the connection preface.
+        written: The bytes so far, beginning with the connection preface.
     """
 
-    def __init__(self, calls: Sequence[GoodCall], chance: random.Random) -> None:
-        self.chance = chance
-        self.said = bytearray(PREFACE)
+    def __init__(self, calls: Sequence[GoodCall], rng: random.Random) -> None:
+        self.rng = rng
+        self.written = bytearray(PREFACE)
         self._calls = calls
         self._encoder = Encoder()
         self._next = 1
@@ -54,8 +54,8 @@ class Talk:
 
     def frame(self, kind: int, flags: int, stream: int, payload: bytes = b"") -> None:
         """Add a frame."""
-        self.said += struct.pack(">I", len(payload))[1:] + bytes([kind & 255, flags]) + struct.pack(">I", stream)
-        self.said += payload
+        self.written += struct.pack(">I", len(payload))[1:] + bytes([kind & 255, flags]) + struct.pack(">I", stream)
+        self.written += payload
 
     def number(self) -> int:
         """Take an unused stream number."""
@@ -70,16 +70,16 @@ class Talk:
     def begin(self, path: str = "", *more: tuple[str, str], flags: int = END_HEADERS) -> int:
         """Add the headers of a call; returns the stream number."""
         number = self.number()
-        self.frame(HEADERS, flags, number, self.headers(path or self.chance.choice(self._calls).path, *more))
+        self.frame(HEADERS, flags, number, self.headers(path or self.rng.choice(self._calls).path, *more))
         return number
 
     def call(self, *more: tuple[str, str], is_malformed: bool = False, ended: bool = True) -> int:
-        """Add a whole call, with a malformed message if asked; returns the stream number."""
-        asked = self.chance.choice(self._calls)
-        data = asked.data
+        """Add a whole call, malformed if `is_malformed`; returns the stream number."""
+        chosen = self.rng.choice(self._calls)
+        data = chosen.data
         if is_malformed:
-            data = mutate_message(data, [call.data for call in self._calls], self.chance)
-        number = self.begin(asked.path, *more)
+            data = mutate_message(data, [call.data for call in self._calls], self.rng)
+        number = self.begin(chosen.path, *more)
         self.data(number, frame(data), ended=ended)
         return number
 
@@ -92,112 +92,110 @@ class Talk:
 
     def times(self, most: int) -> range:
         """A repeat count, usually small; large ones are rare because a flood costs as much as a hundred connections."""
-        return range(self.chance.choices((1, 2, 5, most // 10, most), (8, 8, 8, 1, 0.5))[0])
+        return range(self.rng.choices((1, 2, 5, most // 10, most), (8, 8, 8, 1, 0.5))[0])
 
 
-def malformed_talk(calls: Sequence[GoodCall], chance: random.Random) -> list[bytes]:
+def malformed_connection(calls: Sequence[GoodCall], rng: random.Random) -> list[bytes]:
     """The bytes that one client sends, split into the pieces in which they arrive."""
-    talk = Talk(calls, chance)
-    for _ in range(chance.randint(1, 3)):
-        chance.choice(SCENES)(talk)
-    said = bytes(talk.said)
-    if chance.random() < 0.4:
-        said = chance.choice((change_bytes, cut, double))(said, (), chance)
-    return _in_pieces(said[:MAX_BYTES], chance)
+    writer = FrameWriter(calls, rng)
+    for _ in range(rng.randint(1, 3)):
+        rng.choice(PATTERNS)(writer)
+    written = bytes(writer.written)
+    if rng.random() < 0.4:
+        written = rng.choice((change_bytes, cut, double))(written, (), rng)
+    return _in_pieces(written[:MAX_BYTES], rng)
 
 
-def _in_pieces(said: bytes, chance: random.Random) -> list[bytes]:
-    ends = sorted(chance.randint(0, len(said)) for _ in range(chance.choice((0, 0, 1, 3))))
-    return [said[start:end] for start, end in zip([0, *ends], [*ends, len(said)], strict=True) if end > start]
+def _in_pieces(written: bytes, rng: random.Random) -> list[bytes]:
+    ends = sorted(rng.randint(0, len(written)) for _ in range(rng.choice((0, 0, 1, 3))))
+    return [written[start:end] for start, end in zip([0, *ends], [*ends, len(written)], strict=True) if end > start]
 
 
-def _good_calls(talk: Talk) -> None:
-    for _ in talk.times(10):
-        talk.call()
+def _good_calls(writer: FrameWriter) -> None:
+    for _ in writer.times(10):
+        writer.call()
 
 
-def _malformed_calls(talk: Talk) -> None:
-    for _ in talk.times(10):
-        talk.call(is_malformed=True, ended=talk.chance.random() < 0.9)
+def _malformed_calls(writer: FrameWriter) -> None:
+    for _ in writer.times(10):
+        writer.call(is_malformed=True, ended=writer.rng.random() < 0.9)
 
 
-def _malformed_framing(talk: Talk) -> None:
+def _malformed_framing(writer: FrameWriter) -> None:
     """The gRPC message prefix with wrong flags or lengths, too few or too many bytes, or wrongly compressed data."""
-    chance = talk.chance
-    number = talk.begin("", *chance.sample(_ODD_HEADERS[12:], chance.randint(0, 2)))
-    data = chance.choice((b"", b"x", b"\x0a\x03ocr", zlib.compress(b"\x0a\x03ocr"), zlib.compress(bytes(10**6))))
-    length = chance.choice((len(data), 0, 1, len(data) + 1, 2**24, 2**31, 2**32 - 1))
-    for _ in talk.times(200):
-        talk.data(number, bytes([chance.choice((0, 0, 1, 1, 2, 255))]) + struct.pack(">I", length) + data, ended=False)
-    talk.data(number, chance.choice((b"", b"\0", b"\0\0\0\0")), ended=chance.random() < 0.8)
+    rng = writer.rng
+    number = writer.begin("", *rng.sample(_ODD_HEADERS[12:], rng.randint(0, 2)))
+    data = rng.choice((b"", b"x", b"\x0a\x03ocr", zlib.compress(b"\x0a\x03ocr"), zlib.compress(bytes(10**6))))
+    length = rng.choice((len(data), 0, 1, len(data) + 1, 2**24, 2**31, 2**32 - 1))
+    for _ in writer.times(200):
+        writer.data(number, bytes([rng.choice((0, 0, 1, 1, 2, 255))]) + struct.pack(">I", length) + data, ended=False)
+    writer.data(number, rng.choice((b"", b"\0", b"\0\0\0\0")), ended=rng.random() < 0.8)
 
 
-def _odd_headers(talk: Talk) -> None:
-    chance = talk.chance
-    for _ in talk.times(20):
-        more = chance.sample(_ODD_HEADERS, chance.randint(1, 3))
-        talk.call(*more, is_malformed=chance.random() < 0.3)
+def _odd_headers(writer: FrameWriter) -> None:
+    rng = writer.rng
+    for _ in writer.times(20):
+        more = rng.sample(_ODD_HEADERS, rng.randint(1, 3))
+        writer.call(*more, is_malformed=rng.random() < 0.3)
 
 
-def _resets(talk: Talk) -> None:
+def _resets(writer: FrameWriter) -> None:
     """Calls that are reset at once, repeatedly."""
-    for _ in talk.times(800):
-        number = talk.call(ended=False) if talk.chance.random() < 0.1 else talk.begin()
-        talk.frame(RST, 0, number, struct.pack(">I", talk.chance.choice((8, 0, 2**32 - 1))))
+    for _ in writer.times(800):
+        number = writer.call(ended=False) if writer.rng.random() < 0.1 else writer.begin()
+        writer.frame(RST, 0, number, struct.pack(">I", writer.rng.choice((8, 0, 2**32 - 1))))
 
 
-def _settings(talk: Talk) -> None:
-    chance = talk.chance
-    for _ in talk.times(2000):
-        pairs = chance.choices(_GOOD_SETTINGS, k=chance.randint(0, 3))
-        if chance.random() < 0.001:
-            pairs.append((chance.choice(_SETTINGS), chance.choice(_AMOUNTS)))
+def _settings(writer: FrameWriter) -> None:
+    rng = writer.rng
+    for _ in writer.times(2000):
+        pairs = rng.choices(_GOOD_SETTINGS, k=rng.randint(0, 3))
+        if rng.random() < 0.001:
+            pairs.append((rng.choice(_SETTINGS), rng.choice(_AMOUNTS)))
         payload = b"".join(struct.pack(">HI", *pair) for pair in pairs)
-        talk.frame(SETTINGS, ACK if chance.random() < 0.001 else 0, 0, payload + bytes(chance.random() < 0.001))
+        writer.frame(SETTINGS, ACK if rng.random() < 0.001 else 0, 0, payload + bytes(rng.random() < 0.001))
 
 
-def _few_settings(talk: Talk) -> None:
+def _few_settings(writer: FrameWriter) -> None:
     """Valid but inconvenient settings, then calls."""
-    chance = talk.chance
-    payload = struct.pack(">HI", 4, chance.choice((0, 1, 100, 2**31 - 1))) + struct.pack(
-        ">HI", 1, chance.choice((0, 64))
-    )
-    talk.frame(SETTINGS, 0, 0, payload)
-    _good_calls(talk)
-    for _ in talk.times(100):
-        talk.frame(WINDOW, 0, chance.choice((0, 1, 3)), struct.pack(">I", chance.choice((1, 9, 100))))
-    talk.frame(SETTINGS, 0, 0, struct.pack(">HI", 4, chance.choice((0, 65535))))
+    rng = writer.rng
+    payload = struct.pack(">HI", 4, rng.choice((0, 1, 100, 2**31 - 1))) + struct.pack(">HI", 1, rng.choice((0, 64)))
+    writer.frame(SETTINGS, 0, 0, payload)
+    _good_calls(writer)
+    for _ in writer.times(100):
+        writer.frame(WINDOW, 0, rng.choice((0, 1, 3)), struct.pack(">I", rng.choice((1, 9, 100))))
+    writer.frame(SETTINGS, 0, 0, struct.pack(">HI", 4, rng.choice((0, 65535))))
 
 
-def _windows(talk: Talk) -> None:
-    number = talk.begin()
-    for _ in talk.times(1000):
-        amount = talk.chance.choice(_AMOUNTS) if talk.chance.random() < 0.002 else talk.chance.choice((1, 100, 16384))
-        stream = talk.chance.choice(_STREAMS) if talk.chance.random() < 0.002 else talk.chance.choice((0, number))
-        talk.frame(WINDOW, 0, stream, struct.pack(">I", amount))
+def _windows(writer: FrameWriter) -> None:
+    number = writer.begin()
+    for _ in writer.times(1000):
+        amount = writer.rng.choice(_AMOUNTS) if writer.rng.random() < 0.002 else writer.rng.choice((1, 100, 16384))
+        stream = writer.rng.choice(_STREAMS) if writer.rng.random() < 0.002 else writer.rng.choice((0, number))
+        writer.frame(WINDOW, 0, stream, struct.pack(">I", amount))
 
 
-def _pings(talk: Talk) -> None:
-    for _ in talk.times(3000):
-        data = talk.chance.choice((b"12345678", b"goodbye!")) if talk.chance.random() < 0.999 else b"short"
-        talk.frame(PING, talk.chance.choice((0, 0, ACK)), 0, data)
+def _pings(writer: FrameWriter) -> None:
+    for _ in writer.times(3000):
+        data = writer.rng.choice((b"12345678", b"goodbye!")) if writer.rng.random() < 0.999 else b"short"
+        writer.frame(PING, writer.rng.choice((0, 0, ACK)), 0, data)
 
 
-def _continuations(talk: Talk) -> None:
+def _continuations(writer: FrameWriter) -> None:
     """A header block that never ends, ends late, or is interrupted by another frame."""
-    chance = talk.chance
-    number = talk.begin(flags=chance.choice((0, END_STREAM)))
-    for _ in talk.times(500):
-        talk.frame(CONTINUATION, 0, number, chance.choice((b"", b"\x82", b"\x40\x01a\x01b", b"x" * 100)))
-    if chance.random() < 0.3:
-        talk.frame(chance.randrange(10), 0, chance.choice(_STREAMS), b"12345678")
-    talk.frame(CONTINUATION, END_HEADERS, number, chance.choice((b"", b"\xff")))
+    rng = writer.rng
+    number = writer.begin(flags=rng.choice((0, END_STREAM)))
+    for _ in writer.times(500):
+        writer.frame(CONTINUATION, 0, number, rng.choice((b"", b"\x82", b"\x40\x01a\x01b", b"x" * 100)))
+    if rng.random() < 0.3:
+        writer.frame(rng.randrange(10), 0, rng.choice(_STREAMS), b"12345678")
+    writer.frame(CONTINUATION, END_HEADERS, number, rng.choice((b"", b"\xff")))
 
 
-def _header_bombs(talk: Talk) -> None:
+def _header_bombs(writer: FrameWriter) -> None:
     """Short header blocks that decode to large ones: references to the dynamic table, and endless integers."""
-    chance, number = talk.chance, talk.number()
-    block = talk.headers("/x", ("bomb", "x" * 4000))
+    rng, number = writer.rng, writer.number()
+    block = writer.headers("/x", ("bomb", "x" * 4000))
     more = (
         b"\xbe" * 5000,
         b"\xff" * 50,
@@ -206,82 +204,82 @@ def _header_bombs(talk: Talk) -> None:
         b"\x40" + b"\x7f" + b"\xff" * 9,
         b"\x20" * 99,
     )
-    talk.frame(HEADERS, END_HEADERS | chance.choice((0, END_STREAM)), number, block + chance.choice(more))
+    writer.frame(HEADERS, END_HEADERS | rng.choice((0, END_STREAM)), number, block + rng.choice(more))
 
 
-def _empty_data(talk: Talk) -> None:
-    number = talk.begin()
-    for _ in talk.times(3000):
-        talk.frame(DATA, 0, number)
-    talk.frame(DATA, END_STREAM, number)
+def _empty_data(writer: FrameWriter) -> None:
+    number = writer.begin()
+    for _ in writer.times(3000):
+        writer.frame(DATA, 0, number)
+    writer.frame(DATA, END_STREAM, number)
 
 
-def _padding(talk: Talk) -> None:
-    number = talk.begin()
-    for _ in talk.times(100):
-        payload = bytes([talk.chance.choice((0, 1, 10, 255))]) + bytes(talk.chance.choice((0, 1, 10, 255)))
-        talk.frame(DATA, PADDED | talk.chance.choice((0, 0, END_STREAM)), number, payload)
+def _padding(writer: FrameWriter) -> None:
+    number = writer.begin()
+    for _ in writer.times(100):
+        payload = bytes([writer.rng.choice((0, 1, 10, 255))]) + bytes(writer.rng.choice((0, 1, 10, 255)))
+        writer.frame(DATA, PADDED | writer.rng.choice((0, 0, END_STREAM)), number, payload)
 
 
-def _trailers(talk: Talk) -> None:
+def _trailers(writer: FrameWriter) -> None:
     """Trailers of any kind, with or without the end of the stream; gRPC clients never send trailers."""
-    number = talk.call(ended=False)
-    for _ in talk.times(10):
-        pairs = talk.chance.sample(_ODD_HEADERS, 2)
-        flags = END_HEADERS | talk.chance.choice((0, END_STREAM, PRIORITISED, PADDED))
-        talk.frame(HEADERS, flags, number, Encoder().encode(pairs))
+    number = writer.call(ended=False)
+    for _ in writer.times(10):
+        pairs = writer.rng.sample(_ODD_HEADERS, 2)
+        flags = END_HEADERS | writer.rng.choice((0, END_STREAM, PRIORITISED, PADDED))
+        writer.frame(HEADERS, flags, number, Encoder().encode(pairs))
 
 
-def _open_streams(talk: Talk) -> None:
+def _open_streams(writer: FrameWriter) -> None:
     """Calls that send headers only."""
-    for _ in talk.times(1100):
-        talk.begin()
+    for _ in writer.times(1100):
+        writer.begin()
 
 
-def _stream_numbers(talk: Talk) -> None:
-    for _ in talk.times(20):
-        number = talk.chance.choice((*_STREAMS, 9, 101, 2**31 - 3))
-        talk.frame(HEADERS, END_HEADERS, number, talk.headers("/x"))
-        talk.frame(DATA, talk.chance.choice((0, END_STREAM)), talk.chance.choice(_STREAMS), b"\0\0\0\0\0")
+def _stream_numbers(writer: FrameWriter) -> None:
+    for _ in writer.times(20):
+        number = writer.rng.choice((*_STREAMS, 9, 101, 2**31 - 3))
+        writer.frame(HEADERS, END_HEADERS, number, writer.headers("/x"))
+        writer.frame(DATA, writer.rng.choice((0, END_STREAM)), writer.rng.choice(_STREAMS), b"\0\0\0\0\0")
 
 
-def _goodbye(talk: Talk) -> None:
-    talk.call()
-    said = struct.pack(">II", talk.chance.choice(_STREAMS), talk.chance.choice((0, 0, 1, 11, 2**32 - 1)))
-    talk.frame(GOAWAY, 0, 0, said + talk.chance.choice((b"", b"why", bytes(5000))))
-    talk.call()
+def _goaway(writer: FrameWriter) -> None:
+    writer.call()
+    written = struct.pack(">II", writer.rng.choice(_STREAMS), writer.rng.choice((0, 0, 1, 11, 2**32 - 1)))
+    writer.frame(GOAWAY, 0, 0, written + writer.rng.choice((b"", b"why", bytes(5000))))
+    writer.call()
 
 
-def _priorities(talk: Talk) -> None:
-    for _ in talk.times(2000):
-        number, parent = talk.chance.choice(
-            ((1, 3), (3, 1), (5, 0), (7, 5), (1, 1 if talk.chance.random() < 0.01 else 0))
+def _priorities(writer: FrameWriter) -> None:
+    for _ in writer.times(2000):
+        number, parent = writer.rng.choice(
+            ((1, 3), (3, 1), (5, 0), (7, 5), (1, 1 if writer.rng.random() < 0.01 else 0))
         )
         payload = struct.pack(">IB", parent, 5)
-        talk.frame(PRIORITY, 0, number, payload if talk.chance.random() < 0.999 else payload[1:])
+        writer.frame(PRIORITY, 0, number, payload if writer.rng.random() < 0.999 else payload[1:])
 
 
-def _noise(talk: Talk) -> None:
-    chance = talk.chance
-    for _ in talk.times(30):
-        payload = chance.randbytes(chance.choice((0, 1, 4, 5, 6, 8, 9, 40)))
-        talk.frame(chance.randrange(14), chance.randrange(256), chance.choice(_STREAMS), payload)
+def _noise(writer: FrameWriter) -> None:
+    rng = writer.rng
+    for _ in writer.times(30):
+        payload = rng.randbytes(rng.choice((0, 1, 4, 5, 6, 8, 9, 40)))
+        writer.frame(rng.randrange(14), rng.randrange(256), rng.choice(_STREAMS), payload)
 
 
-def _other_protocols(talk: Talk) -> None:
+def _other_protocols(writer: FrameWriter) -> None:
     """Replace everything so far with bytes that are not valid HTTP/2."""
-    del talk.said[:]
-    said = (
+    del writer.written[:]
+    written = (
         b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
         PREFACE,
         PREFACE[:10],
         b"\x16\x03\x01\x02\x00\x01",
         PREFACE.lower(),
     )
-    talk.said += talk.chance.choice(said) * talk.chance.choice((1, 1, 50))
+    writer.written += writer.rng.choice(written) * writer.rng.choice((1, 1, 50))
 
 
-SCENES: tuple[Scene, ...] = (
+PATTERNS: tuple[Pattern, ...] = (
     *(
         _good_calls,
         _malformed_calls,
@@ -293,5 +291,5 @@ SCENES: tuple[Scene, ...] = (
         _settings,
     ),
     *(_few_settings, _windows, _pings, _continuations, _header_bombs, _empty_data, _padding, _trailers),
-    *(_open_streams, _stream_numbers, _goodbye, _priorities, _noise, _noise, _other_protocols),
+    *(_open_streams, _stream_numbers, _goaway, _priorities, _noise, _noise, _other_protocols),
 )

@@ -47,59 +47,59 @@ def good_calls(methods: Methods, image: bytes) -> list[GoodCall]:
     return plain + _kserve_calls(image) + _tensorflow_calls(image) + _paddle_calls(image)
 
 
-def mutate_message(data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
+def mutate_message(data: bytes, others: Sequence[bytes], rng: random.Random) -> bytes:
     """Apply one to three random mutations to a message."""
-    for _ in range(chance.randint(1, 3)):
-        data = chance.choice(MUTATIONS)(data, others, chance)
+    for _ in range(rng.randint(1, 3)):
+        data = rng.choice(MUTATIONS)(data, others, rng)
     return data[:MAX_BYTES]
 
 
-def change_bytes(data: bytes, _others: Sequence[bytes], chance: random.Random) -> bytes:
+def change_bytes(data: bytes, _others: Sequence[bytes], rng: random.Random) -> bytes:
     """Change a few bytes."""
     changed = bytearray(data)
-    for _ in range(min(len(changed), chance.randint(1, 8))):
-        changed[chance.randrange(len(changed))] = chance.choice((chance.randrange(256), 0, 1, 0x7F, 0x80, 0xFF))
+    for _ in range(min(len(changed), rng.randint(1, 8))):
+        changed[rng.randrange(len(changed))] = rng.choice((rng.randrange(256), 0, 1, 0x7F, 0x80, 0xFF))
     return bytes(changed)
 
 
-def cut(data: bytes, _others: Sequence[bytes], chance: random.Random) -> bytes:
+def cut(data: bytes, _others: Sequence[bytes], rng: random.Random) -> bytes:
     """Drop the end."""
-    return data[: chance.randint(0, len(data))]
+    return data[: rng.randint(0, len(data))]
 
 
-def double(data: bytes, _others: Sequence[bytes], chance: random.Random) -> bytes:
+def double(data: bytes, _others: Sequence[bytes], rng: random.Random) -> bytes:
     """Repeat a piece."""
-    start, end = sorted(chance.randint(0, len(data)) for _ in range(2))
-    return data[:end] + data[start:end] * chance.randint(1, 3) + data[end:]
+    start, end = sorted(rng.randint(0, len(data)) for _ in range(2))
+    return data[:end] + data[start:end] * rng.randint(1, 3) + data[end:]
 
 
-def _swap(_data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
-    return chance.choice(others)
+def _swap(_data: bytes, others: Sequence[bytes], rng: random.Random) -> bytes:
+    return rng.choice(others)
 
 
-def _mutate_fields(data: bytes, others: Sequence[bytes], chance: random.Random) -> bytes:
+def _mutate_fields(data: bytes, others: Sequence[bytes], rng: random.Random) -> bytes:
     """Remove, repeat, add or replace fields at any depth, with correct lengths around them."""
     try:
         fields = _fields_of(data)
     except (IndexError, ValueError):
         return data
     if not fields:
-        return _odd_field(chance)
-    at = chance.randrange(len(fields))
+        return _odd_field(rng)
+    at = rng.randrange(len(fields))
     tag, value = fields[at]
-    match chance.randrange(5):
+    match rng.randrange(5):
         case 0:
             del fields[at]
         case 1:
             fields.insert(at, fields[at])
         case 2:
-            return data + _odd_field(chance) * chance.choice((1, 1, 1, 40))
+            return data + _odd_field(rng) * rng.choice((1, 1, 1, 40))
         case 3 if tag & 7 == _BYTES:
-            fields[at] = (tag, chance.choice((*_TEXTS, *others)))
+            fields[at] = (tag, rng.choice((*_TEXTS, *others)))
         case 3 if tag & 7 == _VARINT:
-            fields[at] = (tag, varint(chance.choice(_NUMBERS)))
+            fields[at] = (tag, varint(rng.choice(_NUMBERS)))
         case _ if tag & 7 == _BYTES:
-            fields[at] = (tag, _mutate_fields(value, others, chance))
+            fields[at] = (tag, _mutate_fields(value, others, rng))
     return b"".join(_written(*field) for field in fields)
 
 
@@ -115,11 +115,11 @@ def varint(value: int) -> bytes:
     return bytes([*written, value])
 
 
-def _odd_field(chance: random.Random) -> bytes:
-    number, kind = chance.choice((*range(16), 2**29 - 1, 2**29)), chance.randrange(8)
+def _odd_field(rng: random.Random) -> bytes:
+    number, kind = rng.choice((*range(16), 2**29 - 1, 2**29)), rng.randrange(8)
     if kind == _VARINT:
-        return varint(number << 3) + varint(chance.choice(_NUMBERS))
-    return _written(number << 3 | kind, chance.choice(_TEXTS) if kind == _BYTES else bytes(_FIXED.get(kind, 0)))
+        return varint(number << 3) + varint(rng.choice(_NUMBERS))
+    return _written(number << 3 | kind, rng.choice(_TEXTS) if kind == _BYTES else bytes(_FIXED.get(kind, 0)))
 
 
 def _written(tag: int, value: bytes) -> bytes:
@@ -164,8 +164,8 @@ def _kserve_calls(image: bytes) -> list[GoodCall]:
     raw.parameters["max_side"].int64_param = 640
     typed.inputs.add(name="image", datatype="BYTES", shape=[1, 1]).contents.bytes_contents.append(image)
     typed.parameters["detect"].bool_param = True
-    asked = b'{"file": "' + base64.b64encode(image) + b'", "fileType": 1, "visualize": false}'
-    paddlex.inputs.add(name="input", datatype="BYTES", shape=[1, 1]).contents.bytes_contents.append(asked)
+    body = b'{"file": "' + base64.b64encode(image) + b'", "fileType": 1, "visualize": false}'
+    paddlex.inputs.add(name="input", datatype="BYTES", shape=[1, 1]).contents.bytes_contents.append(body)
     sent = [request.SerializeToString() for request in (raw, typed, paddlex)]
     paths = [v2_grpc.SERVICE + name for name in ("ModelInfer", "ModelStreamInfer")]
     named = Messages(v2_grpc.FILE)["inference.ModelReadyRequest"](name="ocr", version="1").SerializeToString()

@@ -116,15 +116,15 @@ def _recording(session: ModelRunner, into: Callable[[], list[Tensor]]) -> ModelR
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class TimeSpent:
     """Elapsed seconds and processor seconds."""
 
     wall_s: float
     cpu_s: float
 
 
-def timed(work: Callable[[], object]) -> Spent:
+def timed(work: Callable[[], object]) -> TimeSpent:
     """Elapsed and processor time of `work` in this process."""
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     work()
-    return Spent(time.perf_counter() - wall_s, time.process_time() - cpu_s)
+    return TimeSpent(time.perf_counter() - wall_s, time.process_time() - cpu_s)

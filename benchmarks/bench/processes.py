@@ -50,10 +50,10 @@ class Processes:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 status = Path(f"/proc/{pid}/status").read_text()
                 found = re.search(rf"{field}:\s+(\d+) kB", status)
-                total_kb += int(found[1]) if found and not self._lives_in_its_parent(pid, status) else 0
+                total_kb += int(found[1]) if found and not self._shares_parent_memory(pid, status) else 0
         return total_kb / 1024
 
-    def _lives_in_its_parent(self, pid: int, status: str) -> bool:
+    def _shares_parent_memory(self, pid: int, status: str) -> bool:
         """Between vfork and exec a worker's child shares the worker's memory, which must not count twice."""
         found = re.search(r"PPid:\s+(\d+)", status)
         if found is None or int(found[1]) not in self.workers():

@@ -23,7 +23,7 @@ from grpc_support import V2, infer_request, raw_outputs, strings, unary
 
 LIMIT_S = 60.0
 
-Ask = Callable[[], tuple[str, str]]
+Send = Callable[[], tuple[str, str]]
 """Sends one request; returns the answer's version and text. Raises any failure."""
 
 
@@ -51,15 +51,15 @@ class Seen:
 
 
 @contextmanager
-def asking(askers: list[Ask], texts: Callable[[str], str | None]) -> Iterator[Seen]:
+def clients_running(senders: list[Send], texts: Callable[[str], str | None]) -> Iterator[Seen]:
     """Run clients that send requests until the block ends.
 
     Args:
-        askers: One per client.
+        senders: One per client.
         texts: Returns the expected text of a version; None if it must not answer.
     """
     seen, done = Seen(), threading.Event()
-    clients = [threading.Thread(target=_keep_asking, args=(ask, texts, seen, done)) for ask in askers]
+    clients = [threading.Thread(target=_keep_sending, args=(send, texts, seen, done)) for send in senders]
     for client in clients:
         client.start()
     try:
@@ -70,11 +70,11 @@ def asking(askers: list[Ask], texts: Callable[[str], str | None]) -> Iterator[Se
             client.join()
 
 
-def _keep_asking(ask: Ask, texts: Callable[[str], str | None], seen: Seen, done: threading.Event) -> None:
+def _keep_sending(send: Send, texts: Callable[[str], str | None], seen: Seen, done: threading.Event) -> None:
     while not done.is_set():
         began_s, fault = time.monotonic(), ""
         try:
-            version, text = ask()
+            version, text = send()
             wanted = texts(version)
             if wanted is None:
                 fault = f"version {version} answered, but must not serve"
@@ -90,12 +90,12 @@ def _keep_asking(ask: Ask, texts: Callable[[str], str | None], seen: Seen, done:
             seen.slowest_s = max(seen.slowest_s, now_s - began_s)
 
 
-def http_asker(url: str, page: bytes) -> Ask:
+def http_sender(url: str, page: bytes) -> Send:
     """A client of the native API on a kept-alive connection."""
     place = urlsplit(url)
     connection = http.client.HTTPConnection(str(place.hostname), place.port or 80, timeout=LIMIT_S)
 
-    def ask() -> tuple[str, str]:
+    def send() -> tuple[str, str]:
         connection.request("POST", "/v1/ocr", page, {"Content-Type": "image/png"})
         response = connection.getresponse()
         body = response.read()
@@ -104,18 +104,18 @@ def http_asker(url: str, page: bytes) -> Ask:
         answer = json.loads(body)
         return str(answer["engine"]["version"]), str(answer["pages"][0]["text"])
 
-    return ask
+    return send
 
 
-def grpc_asker(port: int, page: bytes, model: str) -> Ask:
+def grpc_sender(port: int, page: bytes, model: str) -> Send:
     """A KServe v2 client on its own channel."""
     channel = grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)])
     infer = unary(channel, V2 + "ModelInfer", "inference.ModelInferResponse")
     request = infer_request(page, model=model)
 
-    def ask() -> tuple[str, str]:
+    def send() -> tuple[str, str]:
         response = infer(request, timeout=LIMIT_S, wait_for_ready=True)
         [text] = strings(raw_outputs(response)["text"])
         return str(response.model_version), text
 
-    return ask
+    return send

@@ -72,7 +72,7 @@ def latencies_s(service: Service, requests: int) -> list[float]:
     return found
 
 
-class Askers:
+class LoadClients:
     """Clients that send requests until the block ends, half of them on kept-alive and half on new connections.
 
     Attributes:
