@@ -198,7 +198,7 @@ def show(sides: Sequence[Side], arguments: argparse.Namespace) -> int:
         row["extra_of_least_ms"] = min(side.cpu_ms) - min(bare.cpu_ms)
         rows.append(row | {"least_extra_ms": min(extra), "most_extra_ms": max(extra)})
         print(
-            f"{side.name:22} {row['cpu_ms']:.3f} ms CPU a request; compared with no keys {row['extra_ms']:+.3f} ms "
+            f"{side.name:22} {row['cpu_ms']:.3f} ms CPU per request; compared with no keys {row['extra_ms']:+.3f} ms "
             f"(rounds: {min(extra):+.3f} to {max(extra):+.3f}; fastest rounds: {row['extra_of_least_ms']:+.3f})"
         )
     write_result("access", {"rounds": arguments.rounds, "requests": arguments.requests, "rows": rows}, arguments.out)

@@ -54,7 +54,7 @@ class Run:
         count = len(self.texts)
         return (
             f"{count} pages in {self.wall_s:.0f} s: {count / self.wall_s:.2f} pages/s, "
-            f"{self.cpu_s / count:.2f} CPU s a page, peak RSS {self.peak_mb:.0f} MB"
+            f"{self.cpu_s / count:.2f} CPU s per page, peak RSS {self.peak_mb:.0f} MB"
         )
 
     def as_dict(self) -> dict[str, object]:
@@ -137,7 +137,9 @@ def check(args: argparse.Namespace, corpus: Corpus, half: str | None) -> bool:
         print("\n".join(differences(corpus, read_texts(args.against, corpus), texts)))
     whole = args.kind is None and args.every == 1 and half is None and (name == "ppocr" or args.score is not None)
     complaints = list(missed(parts[None])) if whole else []
-    print("\n".join(f"MISSED {line}" for line in complaints) or ("every bar is met" if whole else "no bars are held"))
+    print(
+        "\n".join(f"MISSED {line}" for line in complaints) or ("every bar is met" if whole else "bars are not checked")
+    )
     figures: dict[str, object] = {"engine": name, "query": args.query, "every": args.every, "half": args.half}
     figures |= (run.as_dict() if run else {}) | {"kinds": as_dict(parts), "missed": complaints}
     write_result(f"accuracy_{name}" + (f"_{args.kind}" if args.kind else ""), figures, args.out)
@@ -152,8 +154,8 @@ def main() -> int:
     parser.add_argument("--pid", type=int, help="the arbiter of that service, to watch its memory and processor time")
     parser.add_argument("--engine", default="ppocr", help="engine of the service that is started")
     parser.add_argument("--half", choices=(*HALVES, "all"), default="all", help="pages of one half only")
-    parser.add_argument("--kind", help="only pages of this kind, such as line; no bars are held")
-    parser.add_argument("--every", type=int, default=1, help="only every n-th page; no bars are held")
+    parser.add_argument("--kind", help="only pages of this kind, such as line; bars are not checked")
+    parser.add_argument("--every", type=int, default=1, help="only every n-th page; bars are not checked")
     parser.add_argument("--query", action="append", help="an option of /v1/ocr, such as detect=false; may be repeated")
     parser.add_argument("--clients", type=int, default=2, help="pages in flight at once")
     parser.add_argument("--texts", type=Path, help="save the texts in this file, a JSON line per page")

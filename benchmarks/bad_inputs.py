@@ -136,7 +136,7 @@ def print_report(outcomes: Sequence[Outcome]) -> None:
     statuses = [outcome.answer.status for outcome in outcomes]
     print(f"rows: {len(outcomes)}; answers: { ({status: statuses.count(status) for status in sorted(set(statuses))}) }")
     print(f"slowest: {worst.answer.seconds:.2f} s, {worst.row.name}")
-    print(f"most memory: {hungriest.growth_mb:.0f} MB more, {hungriest.row.name}")
+    print(f"largest memory growth: {hungriest.growth_mb:.0f} MB, {hungriest.row.name}")
     read, all_tokens = sum(o.tokens_read for o in legible), sum(len(o.row.tokens) for o in legible)
     print(f"text: {read} of {all_tokens} tokens read on {len(legible)} legible pages answered 200")
     for outcome in legible:
@@ -162,8 +162,8 @@ def check(service: Service, folder: Path) -> bool:
     grown_mb = at_rest_mb(processes) - before_mb
     print(f"RSS of arbiter and workers, at rest: {before_mb:.0f} MB before, {grown_mb:+.0f} MB after")
     if grown_mb > MAX_GROWTH_MB:
-        print(f"VIOLATION: {grown_mb:.0f} MB stay, more than {MAX_GROWTH_MB:.0f} MB")
-    print(f"RSS at its peak: {peak_mb:.0f} MB more than right before that row")
+        print(f"VIOLATION: memory at rest grew by {grown_mb:.0f} MB, more than {MAX_GROWTH_MB:.0f} MB")
+    print(f"largest RSS peak: {peak_mb:.0f} MB above the level before its row")
     print(f"workers: {workers} before, {processes.workers()} after" if workers else "workers: not watched (no --pid)")
     return kept and grown_mb <= MAX_GROWTH_MB and not any(outcome.complaints for outcome in outcomes)
 

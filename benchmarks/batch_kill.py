@@ -160,7 +160,7 @@ def run(trial: Trial, args: argparse.Namespace) -> dict[str, object]:
             print("work folder lost", flush=True)
         if number == len(moments) // 2 and os.geteuid() == 0:
             filled = trial.fill(int(moment * args.pages) + 100)
-            print(f"exit code {filled} where the disk is full (expected: {FULL})", flush=True)
+            print(f"exit code {filled} on the full disk (expected: {FULL})", flush=True)
     code = trial.finish()
     verified, verify_s = trial.verify()
     return {"exit": code, "full_exit": filled, "verify_exit": verified, "verify_s": round(verify_s, 2)}

@@ -77,7 +77,7 @@ def write(folder: Path, name: str, files: Sequence[FileResults], pages: int) -> 
     write_part(Destination(folder), 0, iter(files), replace=True)
     spent_ms = (cpu_s() - began_s) * 1000 / pages
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    print(f"{name:14}{size / pages:12,.0f} bytes a page {spent_ms:8.2f} ms of CPU a page")
+    print(f"{name:14}{size / pages:12,.0f} bytes per page {spent_ms:8.2f} ms of CPU per page")
 
 
 def write_images(path: Path, images: Sequence[Path]) -> None:
@@ -138,10 +138,10 @@ def main() -> int:
         write(Path(folder, "whole"), "pdf", [results_of(plain, records)], len(pages))
         laid = Path(folder, "whole", "pictures.pdf.pdf")
         added = (laid.stat().st_size - plain.stat().st_size) / len(pages)
-        print(f"  {added:,.0f} bytes a page are added to a PDF")
+        print(f"  the text adds {added:,.0f} bytes per page to a PDF")
         same = pictures_of(plain) == pictures_of(laid)
         least = check_pdf(laid, [record["text"] for record in records])
-    print(f"pictures are {'the same bytes' if same else 'OTHER BYTES'}; least F1 {least:.4f}")
+    print(f"pictures are {'unchanged' if same else 'CHANGED'}; least F1 {least:.4f}")
     return 0 if same and least >= args.least_f1 else 1
 
 

@@ -68,7 +68,7 @@ def main() -> int:
             figures |= {f"{label}_s": wall_s, f"{label}_cpu_s": cpu_s, f"{label}_peak_mb": peak_mb}
             print(f"{label:7} {wall_s:7.2f} s, {cpu_s:7.2f} s of processor time, peak {peak_mb:6.1f} MB", flush=True)
         figures["bytes_a_page"] = round(path.stat().st_size / args.files, 1)
-    print(f"plan    {figures['bytes_a_page']:7.1f} bytes a page")
+    print(f"plan    {figures['bytes_a_page']:7.1f} bytes per page")
     write_result("batch_plan", dict(figures), args.out)
     peak_mb = max(figures["plan_peak_mb"], figures["compare_peak_mb"])
     is_met = figures["plan_s"] <= GOAL_PLAN_S and peak_mb <= GOAL_PEAK_MB and figures["bytes_a_page"] <= GOAL_BYTES

@@ -142,7 +142,7 @@ def measure_own_process(folder: Path, count: int) -> dict[str, float]:
     pages = link_pages(folder / "generated", count)
     found = measure([str(pages)], folder / "own", {"OCRSVC_ENGINE": "fake"}, ["--on", "local"])
     own_ms = found.own_cpu_s / count * 1000
-    print(f"own process: {own_ms:.3f} ms of processor time a page (goal: at most {GOAL_OWN_MS})", flush=True)
+    print(f"own process: {own_ms:.3f} ms of processor time per page (goal: at most {GOAL_OWN_MS})", flush=True)
     print(
         f"          {count / found.read_s:.0f} pages/s with the engine fake; {found.cpu_s / count * 1000:.3f} ms in all"
     )
@@ -173,7 +173,7 @@ def print_share(name: str, rounds: Sequence[Measured], ceilings: Sequence[TimeSp
     print(
         f"{name:8} {pages / read_s:6.2f} pages/s while reading, {pages / whole_s:6.2f} for the whole command; share of "
         f"the ceiling {clock:.1%} by the clock{by_cpu} (goal: at least {GOAL_SHARE:.0%}); own process "
-        f"{own_ms:.2f} ms a page"
+        f"{own_ms:.2f} ms per page"
     )
     figures = {"pages_s": pages / read_s, "whole_pages_s": pages / whole_s, "share_clock": clock, "own_ms": own_ms}
     return figures | ({"share_cpu": cpu} if name == "local" else {})

@@ -76,7 +76,7 @@ def report_throughput(spent: dict[str, list[TimeSpent]], count: int) -> dict[str
     """Print pages/s of each plan, and the service's share of the best one; returns the figures."""
     for name, rounds in spent.items():
         wall_s, cpu_s = median(one.wall_s for one in rounds), median(one.cpu_s for one in rounds)
-        print(f"{name:32} {count / wall_s:6.2f} pages/s, {cpu_s / count:.3f} CPU s a page (median of {len(rounds)})")
+        print(f"{name:32} {count / wall_s:6.2f} pages/s, {cpu_s / count:.3f} CPU s per page (median of {len(rounds)})")
     best = min((name for name in spent if name != "service"), key=lambda name: median(s.wall_s for s in spent[name]))
     pairs = list(zip(spent[best], spent["service"], strict=True))
     by_clock = median(bare.wall_s / served.wall_s for bare, served in pairs)
@@ -140,7 +140,7 @@ def report_slope(
     )
     ratio = slope(ours) / slope(theirs)
     print(
-        f"slope by {field}: service {slope(ours):.2f} ms a line, bare runs {slope(theirs):.2f} ms a line: "
+        f"slope by {field}: service {slope(ours):.2f} ms per line, bare runs {slope(theirs):.2f} ms per line: "
         f"{ratio:.2f} times (goal: at most {GOAL_SLOPE})"
     )
     return {"service_s": ours, "bare_s": theirs, "ratio": ratio}
@@ -149,7 +149,9 @@ def report_slope(
 def main() -> int:
     """Run the benchmark; the exit code is always 0."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="with corpus/ and render_pages.py")
+    parser.add_argument(
+        "--shared", type=Path, default=ROOT.parent / "shared", help="folder with corpus/ and render_pages.py"
+    )
     parser.add_argument("--pages", type=int, default=24, help="corpus pages, spread evenly")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=20)

@@ -104,7 +104,7 @@ def _row(case: ET.Element) -> Mapping[str, str]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--record", action="store_true", help="record what the clients send anew")
+    parser.add_argument("--record", action="store_true", help="record the clients' requests anew")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "clients.md")
     return parser.parse_args()
 

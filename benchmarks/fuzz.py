@@ -179,7 +179,7 @@ def main() -> int:
 
 
 def _parts(only: str | None) -> list[Part]:
-    """The parts to run: by default one per well-formed request, and each gRPC part twice per kind."""
+    """The parts to run: by default one per well-formed request, and each of the two gRPC parts twice."""
     image = tiny_png()
     good = [exchange for exchange in exchanges(image) if only in {None, exchange.adapter}]
     found: list[Part] = []

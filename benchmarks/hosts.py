@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--requests", type=int, default=2000, help="per protocol")
     parser.add_argument("--protocol", nargs="+", default=["form", "json", "grpc kserve_v2"])
     parser.add_argument("--clients", type=int, default=8, help="number of clients; each waits for its answer")
-    parser.add_argument("--hosts", type=int, default=3, help="the files of deploy/hosts/ name three")
+    parser.add_argument("--hosts", type=int, default=3, help="number of hosts; the files of deploy/hosts/ have three")
     parser.add_argument("--page-s", type=float, default=0.005, help="seconds the fake engine takes per page")
     parser.add_argument("--timeout-s", type=float, default=30.0, help="timeout of a request")
     parser.add_argument("--every-s", type=float, default=10.0, help="seconds from one fault to the next")

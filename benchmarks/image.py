@@ -105,9 +105,9 @@ def main() -> int:
     parser = chaos_faults.arguments()
     parser.description = (__doc__ or "").partition("\n")[0]
     parser.add_argument("--base", default=BASE, help="the image to build on; made with debootstrap if missing")
-    parser.add_argument("--volume", action="append", default=[], help="mounted while the image is built")
+    parser.add_argument("--volume", action="append", default=[], help="mount during the build, HOST:CONTAINER:ro")
     parser.add_argument("--keep", action="store_true", help="use the existing image")
-    parser.add_argument("--no-faults", action="store_true", help="only the checks")
+    parser.add_argument("--no-faults", action="store_true", help="run only the checks")
     args = parser.parse_args()
     print_machine()
     print(f"container: {LIMITS}")

@@ -32,7 +32,7 @@ Pair = dict[str, list[float]]
 
 
 def payloads() -> dict[str, Request]:
-    """A tiny PNG, and a JPEG of about 131 kB."""
+    """Requests with a tiny PNG and with a JPEG of about 131 kB."""
     return {
         "tiny PNG": Request("tiny", "/v1/ocr", "image/png", tiny_png()),
         "JPEG of 131 kB": Request("jpeg", "/v1/ocr", "image/jpeg", scan(0)),
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="JSON output file; default results/isolation.json")
     args = parser.parse_args(arguments)
     print_machine()
-    print(f"load: {args.rounds} rounds of each kind in turn; {args.clients} clients, {args.seconds:g} s a round")
+    print(f"load: {args.rounds} rounds of each kind in turn; {args.clients} clients, {args.seconds:g} s per round")
     result: dict[str, object] = {}
     for name, request in payloads().items():
         result[f"call, {name}"] = show(f"one call of read, {name}", measure_calls(request, args.rounds))

@@ -113,7 +113,7 @@ class Ways:
         self._url, self._pdf = url, pdf
 
     def umi(self) -> Iterator[tuple[str, Callable[[], Answer]]]:
-        """Umi-OCR's results as text and with boxes, and its files."""
+        """Fetch Umi-OCR's results as text and with boxes, and its files."""
         sent = requests.post(f"{self._url}/api/doc/upload", files={"file": ("a.pdf", self._pdf)}, timeout=120).json()
         job_id = sent["data"]
 
@@ -135,7 +135,7 @@ class Ways:
             yield f"Umi-OCR, {kind}", lambda: file(kind)  # noqa: B023  called at once
 
     def docling(self) -> Iterator[tuple[str, Callable[[], Answer]]]:
-        """docling's task in four formats."""
+        """Fetch docling's task in four formats."""
         fields = {"to_formats": ["md", "json", "html", "doctags"]}
         path = f"{self._url}/v1/convert/file/async"
         sent = requests.post(path, files={"files": ("a.pdf", self._pdf)}, data=fields, timeout=120).json()
@@ -144,7 +144,7 @@ class Ways:
         yield "docling, four formats", lambda: answer_of(requests.get(result, stream=True, timeout=PATIENCE_S))
 
     def azure(self) -> Iterator[tuple[str, Callable[[], Answer]]]:
-        """Azure's result."""
+        """Fetch Azure's result."""
         path = f"{self._url}/documentintelligence/documentModels/prebuilt-read:analyze?api-version=2024-11-30"
         kind = {"Content-Type": "application/pdf"}
         where = requests.post(path, data=self._pdf, headers=kind, timeout=120).headers["Operation-Location"]

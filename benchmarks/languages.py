@@ -287,7 +287,7 @@ def _scripts(args: argparse.Namespace) -> dict[str, Any]:
                 handle = engine.open_handle()
                 for kind in KINDS if model.name == lang else KINDS[:1]:
                     figures[f"{model.name} {lang} {kind}"] = rate, cpu_s = _error_rate(handle, lang, kind)
-                    print(f"{lang} {kind} by {model.name}: {rate:.2%} wrong, {cpu_s:.2f} CPU s a page", flush=True)
+                    print(f"{lang} {kind} by {model.name}: {rate:.2%} wrong, {cpu_s:.2f} CPU s per page", flush=True)
                 handle.close()
                 engine.close()
     return figures

@@ -196,7 +196,7 @@ def draw(some: Sequence[Row], font: ImageFont.FreeTypeFont, size: int) -> DrawnP
 
 
 def blacked_out(page: Page, shape: tuple[int, int]) -> Mask:
-    """Where a page is black after masking."""
+    """Pixels of a page that are black after masking."""
     black = np.zeros(shape, np.uint8)
     for part in page.masked or ():
         cv2.fillPoly(black, [np.array(part.box, np.float32).round().astype(np.int32)], color=(255,))

@@ -80,7 +80,7 @@ def load(images: Sequence[bytes], clients: int) -> tuple[MemoryFigures, list[str
         figures = MemoryFigures(clients, before_mb, peak_mb, processes.rss_mb(), wall_s, cpu_s)
     print(
         f"{clients:3} clients: RSS {before_mb:.0f} MB before, peak {peak_mb:.0f} MB, {figures.rest_mb:.0f} MB at rest; "
-        f"{wall_s:.1f} s, {cpu_s / len(images):.2f} CPU s a page"
+        f"{wall_s:.1f} s, {cpu_s / len(images):.2f} CPU s per page"
     )
     return figures, texts
 

@@ -147,7 +147,7 @@ def main() -> int:
     right = got == after_recycles == after_kills and images == got[200]
     print(f"clients got {dict(got)}; counted {dict(after_recycles)}, after {KILLS} kills {dict(after_kills)}")
     print(f"{args.recycles} workers replaced, {images:.0f} images: {'exact' if right else 'WRONG'}")
-    print(f"CPU ms a request: {costs}")
+    print(f"CPU ms per request: {costs}")
     figures = {"recycles": args.recycles, "kills": KILLS, "requests": got.total(), "exact": right, "cpu_ms": costs}
     write_result("metrics", figures, args.out)
     return 0 if right else 1

@@ -103,7 +103,7 @@ def report(corpus: Corpus, one: Measured, usual: Measured) -> dict[str, object]:
         "failed": tally.failed,
     }
     print(
-        f"{one.model!s:24} F1 {tally.f1:.4f}  CER {tally.cer:.4f}  {one.cpu_s / pages:7.3f} CPU s a page, x"
+        f"{one.model!s:24} F1 {tally.f1:.4f}  CER {tally.cer:.4f}  {one.cpu_s / pages:7.3f} CPU s per page, x"
         f"{one.cpu_s / usual.cpu_s:.2f}  opened in {one.opened_s[0]:5.2f}, again in {one.opened_s[1]:.2f} CPU s  "
         f"({info.provider}, {info.precision})"
     )

@@ -46,7 +46,7 @@ NAME: Final = "copy"
 PAGE: Final = ROOT / "tests" / "pages" / "notice.png"
 _WEIGHTS_BYTES: Final = 1 << 12
 _ISOLATIONS: Final = ("thread", "process")
-# Delay of the kernel's clock for file times, with a margin.
+# Possible delay of the kernel's clock for file times.
 _CLOCK_S: Final = 1.0
 
 

@@ -55,7 +55,7 @@ class Row:
 
 
 def payloads() -> list[Payload]:
-    """A tiny PNG, and a JPEG of about 135 kB in each form."""
+    """Requests with a tiny PNG and with a JPEG of about 135 kB, in each form."""
     tiny, jpeg = tiny_png(), scan(0)
     return [
         Payload(Request("tiny PNG, raw", "/v1/ocr", "image/png", tiny), tiny),

@@ -68,7 +68,7 @@ def main() -> int:
     }
     args.out.write_text(json.dumps(figures, ensure_ascii=False) + "\n", "utf-8")
     mean_ms, middle_ms = sum(times_ms) / len(times_ms), times_ms[len(times_ms) // 2]
-    print(f"{len(times_ms)} pages: mean {mean_ms:.0f} ms, median {middle_ms} ms, most {times_ms[-1]} ms")
+    print(f"{len(times_ms)} pages: mean {mean_ms:.0f} ms, median {middle_ms} ms, maximum {times_ms[-1]} ms")
     return 0
 
 

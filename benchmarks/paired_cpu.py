@@ -157,7 +157,7 @@ def ratio_of(before: Sequence[float], after: Sequence[float]) -> dict[str, float
 def print_side(figures: Mapping[str, object]) -> None:
     """Print a line of figures."""
     print(
-        f"{figures['side']}: {figures['cpu_s_per_page']} CPU s a page, {figures['pages_per_s']} pages/s, "
+        f"{figures['side']}: {figures['cpu_s_per_page']} CPU s per page, {figures['pages_per_s']} pages/s, "
         f"peak RSS {figures['peak_rss_mb']} MB, F1 {figures['f1']}, CER {figures['cer']}"
     )
 

@@ -264,7 +264,7 @@ def evening_rate(scale: Scale, at_s: float) -> float:
 
 
 def scaled_day(scale: Scale, seed: int, name: str, rules: tuple[Rule, ...], step_down: int | None) -> Row:
-    """One day with one way of scaling."""
+    """Simulate one day with one way of scaling."""
     rate = partial(evening_rate, scale)
     begin_s = BURST_S - scale.day_s / 2 if scale.day_s < DAY_S else 0.0
     least = min(scale.hosts, MIN_HOSTS) if rules else scale.hosts
@@ -299,12 +299,12 @@ PARTS: Final = {"near": near, "lost": lost, "scaling": scaling}
 def print_settings(scale: Scale) -> None:
     """Print all assumptions."""
     times = page_times_s()
-    print(f"{len(REGIONS)} regions of {scale.hosts} hosts of {WORKERS} workers, {PLACES} places a worker")
+    print(f"{len(REGIONS)} regions of {scale.hosts} hosts of {WORKERS} workers, {PLACES} places per worker")
     print(
         f"a page takes a worker {times.mean():.3f} s on average, {np.quantile(times, 0.5):.3f} s at the median, "
         f"{np.quantile(times, 0.99):.2f} s at p99 ({len(times)} measured pages)"
     )
-    print(f"peak {scale.peak_per_s:.0f} pages/s a region, {PEAK_SHARE:.0%} of its workers; {BATCH:.0%} are batch")
+    print(f"peak {scale.peak_per_s:.0f} pages/s per region, {PEAK_SHARE:.0%} of its workers; {BATCH:.0%} are batch")
     print(f"share of the peak by local hour: {' '.join(f'{share:g}' for share in (*DAY, *DAY_AFTER_NOON))}")
     print(f"hours from UTC: {dict(zip(REGIONS, UTC_OFFSETS_H, strict=True))}")
     print(f"round trips in ms, in the same order: {ROUND_TRIPS_MS}")

@@ -143,7 +143,7 @@ def read_pages(sources: list[CorpusPage]) -> Iterator[tuple[CorpusPage, Page]]:
 
 def report(results: dict[str, KindResult]) -> bool:
     """Print a row per kind; returns whether all goals are met."""
-    print(f"{'':16}{'pages':>6}  {'pdfium':>7}  {'poppler':>7}{'bytes a page':>14}{'most':>8}  faults")
+    print(f"{'':16}{'pages':>6}  {'pdfium':>7}  {'poppler':>7}{'bytes/page':>14}{'most':>8}  faults")
     for kind, found in results.items():
         scores = "  ".join(f"{found.f1(reader):7.4f}" for reader in ("pdfium", "poppler"))
         mean = sum(found.added_bytes) / max(1, found.pages)

@@ -56,8 +56,8 @@ def main() -> int:
         "--sizes", type=int, nargs="+", default=[18, 22, 26, 30, 36, 48, 60], help="type sizes in pixels"
     )
     parser.add_argument("--qualities", type=int, nargs="+", default=[60, 75, 85, 95])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="seeds; each gives pages with other words")
-    parser.add_argument("--grain", choices=("both", "without", "only"), default="both", help="pages as scanned")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="each seed draws pages with other words")
+    parser.add_argument("--grain", choices=("both", "without", "only"), default="both", help="pages with scanner grain")
     parser.add_argument("--clients", type=int, default=2, help="pages in flight at once")
     parser.add_argument("--out", type=Path, help="JSON output file; default results/spaces.json")
     args = parser.parse_args()

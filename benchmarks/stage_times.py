@@ -159,7 +159,7 @@ def rows(costs: PageCosts) -> list[tuple[str, float]]:
 def show(costs: PageCosts) -> None:
     """Print the table."""
     total_ms = costs.spent.cpu_s * 1000 / costs.pages
-    print(f"{'stage':12} {'CPU ms a page':>14} {'share':>7}")
+    print(f"{'stage':12} {'CPU ms/page':>14} {'share':>7}")
     for stage, ms in rows(costs):
         print(f"{stage:12} {ms:14.2f} {ms / total_ms:7.1%}")
     print(f"{'all':12} {total_ms:14.2f}")
@@ -172,7 +172,7 @@ def show(costs: PageCosts) -> None:
 
 def plot(costs: PageCosts) -> str:
     """The table as horizontal bars in SVG."""
-    return draw([Panel(f"milliseconds of processor time a page, {costs.pages} corpus pages", rows(costs))])
+    return draw([Panel(f"milliseconds of processor time per page, {costs.pages} corpus pages", rows(costs))])
 
 
 def main() -> int:

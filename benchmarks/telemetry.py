@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         figures = {"cpu_ms": statistics.median(values), "added_ms": median, "least_added_ms": least}
         rows.append({"service": name} | {key: round(value, 4) for key, value in figures.items()})
         print(
-            f"{name:34} {statistics.median(values):.3f} ms a request, {median:+.3f} ms ({low:+.3f} to {high:+.3f}), "
+            f"{name:34} {statistics.median(values):.3f} ms per request, {median:+.3f} ms ({low:+.3f} to {high:+.3f}), "
             f"{1 + median / bare_ms:.3f} times; fastest rounds {least:+.3f} ms"
         )
     print(f"goal: all together at most {GOAL_MS} ms")

@@ -151,7 +151,7 @@ def main() -> int:
         engine_pages, twice = print_table(service.url, pdfs)
         speed, cpu_s = pages_a_second(service, pdfs, args.clients, args.seconds)
     print(f"\npages read by the engine: {engine_pages}; duplicate lines: {twice}")
-    print(f"{args.clients} clients: {speed:.1f} pages/s, {1000 * cpu_s:.1f} ms of CPU time a page")
+    print(f"{args.clients} clients: {speed:.1f} pages/s, {1000 * cpu_s:.1f} ms of CPU time per page")
     return int(bool(engine_pages or twice) or speed < MIN_PAGES_A_SECOND)
 
 

@@ -75,7 +75,7 @@ def measure_handshakes(authority: Authority, kind: Kind, clients: int, seconds: 
 
 
 def quantile_ms(found_s: Sequence[float], share: float) -> float:
-    """The milliseconds that this share did not exceed."""
+    """The milliseconds that this share of the values did not exceed."""
     return round(sorted(found_s)[min(len(found_s) - 1, int(share * len(found_s)))] * 1000, 2)
 
 

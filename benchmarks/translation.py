@@ -58,11 +58,11 @@ class ReadyReader:
         self._reading = Reading(page, info, Timing(0.001, 0.0, 0.1, 0.101))
 
     def read(self, *_asked: object) -> Reading:
-        """The page."""
+        """Return the fixed page."""
         return self._reading
 
     def read_many(self, datas: list[bytes], *_asked: object) -> list[Reading]:
-        """The page, once per image."""
+        """Return the fixed page for each image."""
         return [self._reading for _ in datas]
 
     def check_capacity(self, _priority: object) -> None:

@@ -22,7 +22,7 @@ FEWEST_TOKENS: Final = 1000
 
 @dataclass(slots=True)
 class Spaces:
-    """Counts of spaces, and of positions between two characters with the right decision about a space."""
+    """Counts of spaces, and of positions between two characters where reading a space or none was right."""
 
     both: int = 0
     wanted: int = 0

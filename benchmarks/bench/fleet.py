@@ -231,7 +231,7 @@ class Fleet:
         return not is_batch or len(host.batch) < places * BATCH_SHARE
 
     def _refuse(self, now_s: float, page: Page, retry_after_s: float) -> None:
-        """The caller waits as the client library does, or gives up."""
+        """Let a refused caller wait as the client library does, or give up."""
         outcome = self._outcome(page)
         outcome.refused += 1
         again_s = now_s + retry_after_s * (1 + self.random.random() / 4)

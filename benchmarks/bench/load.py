@@ -116,7 +116,7 @@ def summarise(result: Result) -> str:
     quantiles = (f"{name} {value:.0f}" for name, value in result.quantiles_ms.items())
     return (
         f"{len(result.latencies_s)} requests in {result.wall_s:.1f} s: {result.per_second:.1f} req/s; "
-        f"latency in ms: {', '.join(quantiles)}; CPU of the service {result.cpu_ms:.2f} ms a request "
+        f"latency in ms: {', '.join(quantiles)}; CPU of the service {result.cpu_ms:.2f} ms per request "
         f"(of the load generator {result.client_cpu_ms:.2f} ms)"
     )
 

@@ -16,5 +16,5 @@ def write_between(file: Path, program: str, text: str) -> None:
     between = re.compile(f"{re.escape(begin)}.*?{re.escape(END)}", re.DOTALL)
     written, count = between.subn(lambda _: f"{begin}\n{text}\n{END}", file.read_text("utf-8"))
     if count != 1:
-        sys.exit(f"{file.name} must hold {begin} and {END} once")
+        sys.exit(f"{file.name} must contain {begin} and {END} once")
     file.write_text(written, "utf-8")

@@ -107,7 +107,7 @@ def parts_in(folder: Path) -> RealParts:
 
     described: Mapping[str, object] = yaml.safe_load((folder / "rec" / "inference.yml").read_text("utf-8"))
     processing = described["PostProcess"]
-    assert isinstance(processing, Mapping), "PaddleOCR's inference.yml has a table PostProcess"
+    assert isinstance(processing, Mapping), "rec/inference.yml has no table PostProcess"
     dictionary = folder / "dictionary.txt"
     if not dictionary.exists():
         dictionary.write_text("".join(f"{one}\n" for one in processing["character_dict"]), "utf-8")

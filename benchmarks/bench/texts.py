@@ -27,7 +27,7 @@ def read_texts(file: Path, corpus: Corpus) -> list[str | None]:
     found = {row["file"]: row["text"] for row in rows}
     missing = [page.row["file"] for page in corpus.pages if page.row["file"] not in found]
     if missing:
-        sys.exit(f"{file} has no text of {len(missing)} pages, such as {missing[0]}.")
+        sys.exit(f"{file} has no text for {len(missing)} pages, such as {missing[0]}.")
     return [found[page.row["file"]] for page in corpus.pages]
 
 
