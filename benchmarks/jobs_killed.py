@@ -31,7 +31,7 @@ from bench.results import write_result
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from jobs_support import JobService, check_once, job_service, numbered_pdf
+from jobs_support import JobService, count_page_errors, job_service, numbered_pdf
 
 SETTINGS = {
     "OCRSVC_FAKE_LATENCY_S": "0.01",
@@ -120,7 +120,9 @@ def run(jobs: int, pages: int) -> dict[str, Any]:
         for job_id in (job_id for job_id in ids if states.get(job_id) == "failed"):
             print(f"  failed: {service.ask(job_id)['error']}", flush=True)
         folders = len(list(service.folder.glob("ocrsvc-jobs/*/job.json")))
-        found = [check_once(list(service.pages(job_id)), pages) for job_id in ids if states.get(job_id) == "done"]
+        found = [
+            count_page_errors(list(service.pages(job_id)), pages) for job_id in ids if states.get(job_id) == "done"
+        ]
     return {
         "jobs": jobs,
         "pages": pages,

@@ -26,7 +26,7 @@ from bench.results import write_result
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import jobs_support
-from jobs_support import JobService, check_once, job_service, numbered_pdf
+from jobs_support import JobService, count_page_errors, job_service, numbered_pdf
 
 A4 = (595.0, 842.0)
 SETTINGS = {"OCRSVC_FAKE_LATENCY_S": "0.02"}
@@ -58,7 +58,7 @@ def read_through(service: JobService, pdf: bytes, pages: int, kills: int) -> dic
         restarts_s.append(round(time.monotonic() - killed_s, 2))
         print(f"  killed at {known} pages; the next one {restarts_s[-1]:.2f} s later", flush=True)
     job = service.wait(job_id, lambda job: job["state"] in {"done", "failed"})
-    missing, repeated, in_order = check_once(list(service.pages(job_id)), pages)
+    missing, repeated, in_order = count_page_errors(list(service.pages(job_id)), pages)
     return {
         "state": job["state"],
         "missing": missing,

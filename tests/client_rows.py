@@ -118,7 +118,7 @@ def _commands(lines: Sequence[str], env: dict[str, str], also: Source | None) ->
     """Make a function that runs these command lines; rows.yaml explains their placeholders."""
 
     def call(target: Target, at: Path) -> str:
-        needed = target.folder if also is None else also.place()
+        needed = target.folder if also is None else also.path()
         names = {"at": at, "also": needed, "beside": needed.parent, "python": sys.executable, "scripts": _SCRIPTS}
         names |= {"url": target.url, "http": target.http, "poly": target.poly, "grpc": target.grpc}
         names |= {"folder": target.folder, "page": _page_as_base64(target)}

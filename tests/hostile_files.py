@@ -1,4 +1,4 @@
-"""Hostile image files and PDFs by name, each made from a number of pixels, frames, pages, bytes or letters."""
+"""Hostile image files and PDFs by name, each made for a number of pixels, frames, pages, bytes or characters."""
 
 import io
 import struct
@@ -19,7 +19,7 @@ MakeFile = Callable[[int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class HostileFile:
-    """One kind of file, made from an amount: that of a full run, or of a quick test."""
+    """One kind of file: `amount` is its size for a full run, `short` for a quick test."""
 
     make: MakeFile
     amount: int
@@ -27,7 +27,7 @@ class HostileFile:
 
 
 def jpeg(width: int = 64, height: int = 32) -> bytes:
-    """A small gray JPEG that can be read."""
+    """Return a small valid gray JPEG."""
     return encoded(np.full((height, width), 200, np.uint8), ".jpg")
 
 
@@ -63,7 +63,7 @@ def _gif_of_frames(count: int) -> bytes:
 
 
 def _tiff_of_directories(entries: Sequence[tuple[int, int, int, int]], count: int, *, loop: bool = False) -> bytes:
-    """Little-endian, each directory behind the one before."""
+    """Return a little-endian TIFF of consecutive directories; with `loop` the last links to the first."""
     length = 2 + 12 * len(entries) + 4
     body = b"".join(struct.pack("<HHII", *entry) for entry in entries)
     pages = []
@@ -79,7 +79,7 @@ _ONE_PIXEL: Final = ((256, 3, 1, 1), (257, 3, 1, 1), (258, 3, 1, 8), (259, 3, 1,
 
 
 def _tiff_of_strips(count: int) -> bytes:
-    """One column of pixels, each row a strip of its own."""
+    """Return a TIFF one pixel wide with one strip per row."""
     entries = [(256, 3, 1, 1), (257, 4, 1, count), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1)]
     offsets = 8 + 2 + 12 * 8 + 4
     entries += [(273, 4, count, offsets), (278, 3, 1, 1), (279, 4, count, offsets + 4 * count)]
@@ -94,7 +94,7 @@ def _progressive_jpeg(side: int) -> bytes:
 
 
 def _jpeg_of_scans(side: int, count: int) -> bytes:
-    """Progressive, its last scan again and again; each is a pass over all pixels."""
+    """Return a progressive JPEG that repeats its last scan; each scan passes over all pixels."""
     file = _progressive_jpeg(side)
     at = file.rindex(b"\xff\xda")
     return file[:at] + file[at:-2] * count + file[-2:]
@@ -113,7 +113,7 @@ def _webp_of_frames(count: int) -> bytes:
 
 
 def pdf_of(objects: Iterable[bytes]) -> bytes:
-    """A PDF of these objects, numbered from 1."""
+    """Return a PDF of these objects, numbered from 1."""
     return assemble(dict(enumerate(objects, start=1)))
 
 
@@ -122,7 +122,7 @@ def stream(members: bytes, data: bytes) -> bytes:
 
 
 def pdf_of_pages(count: int, page: bytes = b"", *more: bytes) -> bytes:
-    """Each page has the same members; `more` are the objects from number 3 on, before the pages."""
+    """Return a PDF of pages with the same entries; `more` are its objects from number 3 on."""
     first = 3 + len(more)
     kids = b" ".join(b"%d 0 R" % number for number in range(first, first + count))
     pages = b"<</Type/Pages/Count %d/Kids[%b]>>" % (count, kids)
@@ -131,7 +131,7 @@ def pdf_of_pages(count: int, page: bytes = b"", *more: bytes) -> bytes:
 
 
 def small_pdf(pages: int = 1) -> bytes:
-    """Empty pages: the least that costs a place among stored documents."""
+    """Return a minimal PDF of empty pages."""
     return pdf_of_pages(pages)
 
 
@@ -140,14 +140,14 @@ def _noise_side(size: int) -> int:
 
 
 def noise(size: int) -> bytes:
-    """A gray JPEG of so many bytes, of which nothing can be packed."""
+    """Return an incompressible gray JPEG of about `size` bytes."""
     side = _noise_side(size)
     pixels = np.random.default_rng(10).integers(0, 256, (side, side), np.uint8)
     return encoded(pixels, ".jpg", (cv2.IMWRITE_JPEG_QUALITY, 95))
 
 
 def pdf_of_noise(size: int, pages: int = 10) -> bytes:
-    """Pages that all show the same picture of noise, whose JPEG is the whole size: drawn pages pack badly."""
+    """Return a PDF whose pages share one noise JPEG of `size` bytes; the rendered pages compress badly."""
     side, data = _noise_side(size), noise(size)
     head = b"/Type/XObject/Subtype/Image/Width %d/Height %d/ColorSpace/DeviceGray/BitsPerComponent 8/Filter/DCTDecode"
     content = stream(b"", b"595 0 0 842 0 0 cm /I Do")
@@ -183,7 +183,7 @@ _MARKER: Final = b"\xff\xe5" + struct.pack(">H", 65535) + bytes(65533)
 
 
 def _png_of_finders(pixels: int) -> bytes:
-    """The pattern in the corners of QR codes, side by side: any three of them may be a code."""
+    """Return a grid of QR finder patterns, any three of which may be a code."""
     pattern = np.full((9, 9), 255, np.uint8)
     for inset, shade in ((1, 0), (2, 255), (3, 0)):
         pattern[inset:-inset, inset:-inset] = shade
@@ -202,7 +202,7 @@ def _png_of_squares(pixels: int) -> bytes:
 
 
 def _avif_of_another_size(pixels: int) -> bytes:
-    """A black square in some thousand bytes, whose boxes declare 64 x 32 pixels."""
+    """Return a large black AVIF of a few kilobytes that declares 64 x 32 pixels."""
     side, file = int(pixels**0.5), io.BytesIO()
     Image.new("L", (side, side)).save(file, "AVIF", speed=10)
     return file.getvalue().replace(struct.pack(">II", side, side), struct.pack(">II", 64, 32))
@@ -213,7 +213,7 @@ CODES: Final[Mapping[str, HostileFile]] = {
     "png_stripes": HostileFile(_png_of_stripes, 49_000_000, 250_000),
     "png_squares": HostileFile(_png_of_squares, 49_000_000, 250_000),
 }
-"""What programs that look for bar codes and QR codes take long for."""
+"""Images that take long to search for bar codes and QR codes."""
 
 FILES: Final[Mapping[str, HostileFile]] = {
     "png_zeros_50_mp": HostileFile(png_of_zeros, 49_900_000, 250_000),
@@ -274,7 +274,7 @@ _LETTERS: Final = b"/Resources<</Font<</F<</Type/Font/Subtype/Type1/BaseFont/Hel
 
 
 def pdf_of_text(letters: int) -> bytes:
-    """One page with so many letters of its own, thousands of them above each other."""
+    """Return a PDF page with about `letters` characters of text, thousands of them overlapping."""
     line = b"(" + b"a b, " * 40 + b")Tj 0 -1 Td\n"
     again = b"BT /F 8 Tf 1 0 0 1 20 820 Tm\n" + line * 800 + b"ET\n"
     content = deflated(again, max(1, letters // 160_000))
@@ -282,13 +282,13 @@ def pdf_of_text(letters: int) -> bytes:
 
 
 def _pdf_of_tiny_text(letters: int) -> bytes:
-    """Letters of a thousandth of a point, each placed by itself."""
+    """Return a PDF page of characters 0.001 points high, each positioned separately."""
     content = b"BT /F .001 Tf 20 820 Td\n" + b"(a)Tj .01 -.01 Td\n" * letters + b"ET\n"
     return pdf_of_pages(1, _LETTERS + b"/Contents 3 0 R", stream(b"/Filter/FlateDecode", zlib.compress(content)))
 
 
 def _pdf_of_nested_forms(depth: int) -> bytes:
-    """Forms that draw the next one ten times each; the last has letters."""
+    """Return a PDF of nested forms that each draw the next one ten times; the last has text."""
     form = b"/Type/XObject/Subtype/Form/BBox[0 0 595 842]"
     own = form + b"/Resources<</XObject<</X %d 0 R>>>>"
     inner = [stream(own % (5 + at), b"/X Do\n" * 10) for at in range(depth - 1)]

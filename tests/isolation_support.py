@@ -1,4 +1,4 @@
-"""What the tests of isolation share: images, what the fake engine reads on them, handles, and figures of processes."""
+"""Support for the tests of engine isolation: tasks, expected texts, engine handles and process IDs."""
 
 import os
 import threading
@@ -21,7 +21,7 @@ PLAN: Final = ThreadPlan(1, 8, 2)
 
 
 def crc(pixels: Pixels) -> str:
-    """The text that the fake engine reads, worked out here."""
+    """Return the text that the fake engine reads on an image."""
     return format(zlib.crc32(pixels.tobytes()), "08x")
 
 
@@ -51,7 +51,7 @@ def opened_handle(
     spawner: Spawner | None = None,
     **settings: Any,
 ) -> Iterator[IsolatedHandle]:
-    """A handle, of a spawner of its own unless one is given; afterwards every file that it opened here is closed."""
+    """Open an engine handle, with a new spawner unless one is passed, and check that it closes all its files."""
     before = open_files()
     own = spawner or spawner_for(**settings)
     try:
@@ -67,7 +67,7 @@ def opened_handle(
 
 
 def started(**settings: Any) -> Iterator[Spawner]:
-    """A spawner whose fork server is there already, for several tests."""
+    """Yield a spawner with a running fork server, to share between tests."""
     spawner = spawner_for(**settings)
     handle_of(spawner).close()
     yield spawner
@@ -76,7 +76,7 @@ def started(**settings: Any) -> Iterator[Spawner]:
 
 @contextmanager
 def signalled(pid: int, number: int, after_s: float) -> Iterator[None]:
-    """Within the block a process gets this signal, after some time."""
+    """Send a signal to a process after a delay, within the block."""
     timer = threading.Timer(after_s, os.kill, (pid, number))
     timer.start()
     yield
@@ -101,7 +101,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def fork_server_of(handle: IsolatedHandle) -> int:
-    """The child's parent: the fourth field of proc(5)'s stat, behind the name."""
+    """Return the child's parent process ID, the fourth field of /proc/PID/stat."""
     return int(Path(f"/proc/{pid_of(handle)}/stat").read_text().rpartition(")")[2].split()[1])
 
 

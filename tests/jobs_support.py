@@ -1,4 +1,4 @@
-"""An application with a job store in this process; and a service whose jobs outlive it, killed again and again."""
+"""Support for job tests: an in-process application with a job store, and a service that can be killed and restarted."""
 
 import base64
 import hashlib
@@ -34,7 +34,7 @@ _BITS = 12
 
 
 def numbered_pdf(pages: int, size: tuple[float, float] = (72, 36)) -> bytes:
-    """A PDF of so many pages, no two alike: each shows its number as black squares; `size` is in points."""
+    """Return a PDF whose pages show their number as black squares; `size` is in points."""
     side = min(size[0] / _BITS, size[1])
     contents = []
     for number in range(1, pages + 1):
@@ -52,13 +52,13 @@ def post_document(
     headers: Mapping[str, str] | None = None,
     **fields: object,
 ) -> TestResponse:
-    """What a form with a document, and these fields, is answered."""
+    """Post a form with a document and these fields."""
     form = {"file": (io.BytesIO(data), name), **fields}
     return client.post(path, data=form, headers=dict(headers or {}))
 
 
 def put_result_file(jobs: JobStore, job: Job, name: str, data: bytes) -> Path:
-    """Make a file of a job's result that holds this; where it lies."""
+    """Write a file of a job's result and return its path."""
     return jobs.make_file(job, name, lambda output: output.write(data))
 
 
@@ -66,7 +66,7 @@ def put_result_file(jobs: JobStore, job: Job, name: str, data: bytes) -> Path:
 def reading_jobs(
     jobs: JobStore, reader: Reader, page_s: float = 30.0, gate: AccessGate | None = None
 ) -> Iterator[None]:
-    """Jobs are read within the block."""
+    """Run a job runner during the block."""
     runner = JobRunner(jobs, reader, page_s, bool, gate)
     runner.thread.start()
     try:
@@ -77,7 +77,7 @@ def reading_jobs(
 
 @dataclass
 class JobsApp:
-    """The application in this process, and what is behind it; an adapter's tests add how they ask it."""
+    """The application in this process with its job store and reader; adapter tests add their requests."""
 
     client: FlaskClient
     jobs: JobStore
@@ -87,7 +87,7 @@ class JobsApp:
     @classmethod
     @contextmanager
     def running(cls, folder: Path, settings: Settings | None = None, **limits: Any) -> Iterator[Self]:
-        """It, with `KnownEngine` and its store in this folder; jobs are read within `working` only."""
+        """Run the application with `KnownEngine` and a store in `folder`; jobs are read only within `working`."""
         settings = settings or Settings()
         jobs = JobStore(folder, 10**8, 3600.0, **limits)
         with running_reader(settings) as reader:
@@ -95,18 +95,18 @@ class JobsApp:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Jobs are read within the block."""
+        """Read jobs during the block."""
         with reading_jobs(self.jobs, self.reader):
             yield
 
-    def work_until(self, is_so: Callable[[], object]) -> None:
-        """Have jobs read until it is so."""
+    def work_until(self, condition: Callable[[], object]) -> None:
+        """Read jobs until the condition holds."""
         with self.working():
-            wait_until(is_so)
+            wait_until(condition)
 
 
 class JobService:
-    """A service on one folder (OCRSVC_JOBS_DIR), which may be killed and started again."""
+    """A service that can be killed and restarted on one folder of jobs."""
 
     def __init__(self, folder: Path, env: Mapping[str, str], workers: int = 1) -> None:
         self.folder = folder
@@ -115,7 +115,7 @@ class JobService:
         self.server = self._start()
 
     def restart(self, how: signal.Signals = signal.SIGKILL, before_start: Callable[[], object] = bool) -> float:
-        """Kill the arbiter and every process of it at once, and start it again; seconds until a worker is ready."""
+        """Kill all processes of the service and restart it; return the seconds until a worker is ready."""
         with suppress(ProcessLookupError):
             os.killpg(self.server.pid, how)
         self.server.kill()
@@ -125,34 +125,34 @@ class JobService:
         return time.monotonic() - began_s
 
     def submit(self, data: bytes, **fields: str) -> str:
-        """Leave a document; the id of the job."""
+        """Submit a document and return the job's ID."""
         sent = requests.post(f"{self.server.url}/v1/jobs", files={"file": ("a.pdf", data)}, data=fields, timeout=60)
         assert sent.status_code == 202, sent.text
         return str(sent.json()["id"])
 
     def ask(self, path: str) -> Any:
-        """The JSON at a path below the jobs."""
+        """Return the JSON at a path below /v1/jobs."""
         answer = requests.get(f"{self.server.url}/v1/jobs/{path}", timeout=30)
         answer.raise_for_status()
         return answer.json()
 
     def delete(self, job_id: str) -> None:
-        """Delete a job."""
         assert requests.delete(f"{self.server.url}/v1/jobs/{job_id}", timeout=30).status_code == 204
 
-    def wait(self, job_id: str, is_so: Callable[[Any], bool]) -> Any:
-        """The job's status as soon as `is_so` accepts it; fails when it is not in time."""
-        return wait_until(lambda: job if is_so(job := self.ask(job_id)) else None, f"job {job_id} as expected", WAIT_S)
+    def wait(self, job_id: str, condition: Callable[[Any], bool]) -> Any:
+        """Wait until the job's status meets the condition, and return the status."""
+        expected = f"job {job_id} meets the condition"
+        return wait_until(lambda: job if condition(job := self.ask(job_id)) else None, expected, WAIT_S)
 
     def pages(self, job_id: str) -> Iterator[Any]:
-        """Every page that was read, asked for a few at a time."""
+        """Yield every page of a job, fetched 100 at a time."""
         after = 0
         while pages := self.ask(f"{job_id}/pages?after={after}&limit=100")["pages"]:
             yield from pages
             after += len(pages)
 
     def peak_bytes(self) -> int:
-        """The highest memory that any worker had since its start."""
+        """Return the highest peak memory of any worker."""
         return max((_status(pid, "VmHWM") for pid in self.server.workers()), default=0)
 
     def _start(self) -> Server:
@@ -171,7 +171,7 @@ def _status(pid: int, name: str) -> int:
 
 @contextmanager
 def job_service(folder: Path, env: Mapping[str, str], workers: int = 1) -> Iterator[JobService]:
-    """A service that is killed when the block ends."""
+    """Start a service and kill it when the block ends."""
     service = JobService(folder, env, workers)
     try:
         yield service
@@ -179,21 +179,21 @@ def job_service(folder: Path, env: Mapping[str, str], workers: int = 1) -> Itera
         service.server.kill()
 
 
-def check_once(pages: list[Any], count: int) -> tuple[int, int, bool]:
-    """How many pages are missing, how many are there more than once, and whether they are in order and no two alike."""
+def count_page_errors(pages: list[Any], count: int) -> tuple[int, int, bool]:
+    """Count missing and repeated pages, and say whether they are in order with distinct texts."""
     numbers = [page["page"] for page in pages]
     texts = {page.get("text") for page in pages}
     missing = count - len(set(numbers))
     return missing, len(numbers) - len(set(numbers)), numbers == sorted(numbers) and len(texts) == len(pages)
 
 
-# Jobs whose ends are to be sent, and a receiver that keeps what it was sent
+# Callbacks of finished jobs, and a receiver that records them
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes, so").decode()
 
 
-def done_job(jobs: JobStore, host: str = "told.example", caller: str = "", key: str | None = None) -> Job:
-    """A job of one page that is read, and whose end is not sent yet; with a key it names no secret."""
+def done_job(jobs: JobStore, host: str = "callbacks.example", caller: str = "", key: str | None = None) -> Job:
+    """Add a finished job of one page whose callback is not sent yet; with an API key it has no secret."""
     record = Record(caller, key, name="a.pdf", numbers=[1], count=1, callback=f"https://{host}/x")
     job = jobs.add(b"a document", record, "" if key else SECRET)
     job.append_page({"number": 1, "error": "no"})
@@ -202,18 +202,18 @@ def done_job(jobs: JobStore, host: str = "told.example", caller: str = "", key: 
 
 
 def sender_of(jobs: JobStore, post: Callable[..., int], tries: int = 3, **settings: Any) -> CallbackSender:
-    """What sends the ends of these jobs, by this clock."""
+    """Return a sender of the callbacks of these jobs that uses their clock."""
     return CallbackSender(jobs.database, Settings(callback_tries=tries, **settings), post=post, clock=jobs.wall)
 
 
 def send_due(sender: CallbackSender) -> None:
-    """All that is due is sent, or was tried."""
+    """Try to send each callback that is due."""
     while sender.send_next():
         pass
 
 
 def receiver(status: int = 204) -> tuple[list[tuple[bytes, Mapping[str, str]]], Any]:
-    """What was sent so far, and a function that sends it."""
+    """Return the list of received callbacks and the function that receives them with `status`."""
     sent: list[tuple[bytes, Mapping[str, str]]] = []
 
     def post(_url: str, body: bytes, headers: Mapping[str, str], *_: object) -> int:
@@ -224,7 +224,7 @@ def receiver(status: int = 204) -> tuple[list[tuple[bytes, Mapping[str, str]]], 
 
 
 def verified(body: bytes, headers: Mapping[str, str], secret: str = SECRET) -> bool:
-    """As docs/jobs.md shows it."""
+    """Check a callback's signature as docs/jobs.md shows."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     wanted = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()

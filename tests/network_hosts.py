@@ -1,7 +1,7 @@
-"""Hosts with a service each in network namespaces, which are killed, cut off, drained, slowed down and started again.
+"""Hosts in network namespaces, each with a service, that tests kill, disconnect, drain, slow down and restart.
 
-Nodes (hosts, proxies, clients) hang on one bridge. All of it lies in namespaces of its own, so that nothing of the
-machine's own network changes and several such networks stand side by side. It needs root and iproute2, no more.
+Nodes (hosts, proxies, clients) are attached to one bridge. Each network has its own namespaces: it leaves the machine's
+network unchanged, and several can exist at once. It needs root and iproute2.
 """
 
 import ctypes
@@ -20,8 +20,8 @@ from support import ROOT, SERVE, Server, wait_until
 
 HTTP_PORT: Final = 8000
 GRPC_PORT: Final = 8001
-# A hardware address that no node has.
-_NOBODY: Final = "02:00:00:00:ff:ff"
+# A MAC address that no node has.
+_UNUSED_MAC: Final = "02:00:00:00:ff:ff"
 _CLONE_NEWNET: Final = 0x40000000
 _FIRST_HOST: Final = 10
 _IP_S: Final = 10.0
@@ -29,12 +29,12 @@ _NUMBERS = itertools.count()
 
 
 class NetworkUnavailable(Exception):
-    """This machine has no network namespaces; says what is missing."""
+    """Network namespaces cannot be created here; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One end of the network; `port` is its end on the bridge, an interface in the bridge's namespace."""
+    """A node of the network; `port` is its interface on the bridge, in the bridge's namespace."""
 
     name: str
     namespace: str
@@ -46,7 +46,7 @@ class Node:
 class Network:
     """A bridge with nodes. Raises NetworkUnavailable.
 
-    Every node knows the others' hardware addresses for good, so that packets to one that is cut off vanish.
+    Nodes have permanent ARP entries for each other, so packets to a disconnected node are dropped silently.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Network:
         _ip("-n", self._hub, "link", "add", "bridge", "up", "type", "bridge", "stp_state", "0", "forward_delay", "0")
 
     def add(self, name: str, number: int = 0) -> Node:
-        """A node of this name at 10.99.0.NUMBER, by default the next one; it reaches all others, and nothing else."""
+        """Add a node at 10.99.0.NUMBER, by default the next number; it reaches only the other nodes."""
         number = number or len(self.nodes) + 1
         mac = f"02:00:00:00:00:{number:02x}"
         node = Node(name, f"{self._name}-{name}", f"10.99.0.{number}", f"port{number}", mac)
@@ -74,27 +74,27 @@ class Network:
         self.nodes.append(node)
         return node
 
-    def cut_off(self, node: Node) -> None:
+    def disconnect(self, node: Node) -> None:
         _ip("-n", self._hub, "link", "set", node.port, "nomaster")
 
-    def restore(self, node: Node) -> None:
+    def reconnect(self, node: Node) -> None:
         _ip("-n", self._hub, "link", "set", node.port, "master", "bridge")
 
-    def part(self, node: Node, other: Node) -> None:
-        """From now on every packet between these two vanishes."""
-        for one, unknown in ((node, other), (other, node)):
-            _introduce(one, unknown, _NOBODY)
+    def separate(self, node: Node, other: Node) -> None:
+        """Drop every packet between two nodes from now on."""
+        for one, peer in ((node, other), (other, node)):
+            _set_neighbour(one, peer, _UNUSED_MAC)
 
     def join(self, node: Node, other: Node) -> None:
-        _introduce(node, other, other.mac)
-        _introduce(other, node, node.mac)
+        _set_neighbour(node, other, other.mac)
+        _set_neighbour(other, node, node.mac)
 
-    def slow(self, node: Node, bits_per_s: int) -> None:
+    def throttle(self, node: Node, bits_per_s: int) -> None:
         shape = ("tbf", "rate", f"{bits_per_s}bit", "burst", "16kb", "latency", "2000ms")
         _run("tc", "-n", self._hub, "qdisc", "replace", "dev", node.port, "root", *shape)
         _run("tc", "-n", node.namespace, "qdisc", "replace", "dev", "eth0", "root", *shape)
 
-    def quicken(self, node: Node) -> None:
+    def unthrottle(self, node: Node) -> None:
         _run("tc", "-n", self._hub, "qdisc", "del", "dev", node.port, "root")
         _run("tc", "-n", node.namespace, "qdisc", "del", "dev", "eth0", "root")
 
@@ -102,7 +102,7 @@ class Network:
         _run(*inside(node), "sysctl", "-qw", *(f"{name}={value}" for name, value in values.items()))
 
     def close(self) -> None:
-        """End what runs on the nodes, and take everything down."""
+        """Kill the processes on the nodes and delete the namespaces."""
         for node in self.nodes:
             for pid in _run("ip", "netns", "pids", node.namespace).split():
                 with suppress(ProcessLookupError):
@@ -112,7 +112,7 @@ class Network:
 
 
 class Host:
-    """A node with a service: the fake engine, one worker, HTTP at HTTP_PORT and gRPC at GRPC_PORT."""
+    """A node that serves the fake engine with one worker on HTTP_PORT and GRPC_PORT."""
 
     def __init__(self, network: Network, node: Node, env: Mapping[str, str]) -> None:
         self.network, self.node = network, node
@@ -125,7 +125,7 @@ class Host:
         return f"http://{self.node.address}:{HTTP_PORT}"
 
     def start(self, env: Mapping[str, str] | None = None) -> None:
-        """A service, which need not be ready; `env` comes on top."""
+        """Start the service without waiting until it is ready; `env` overrides its environment."""
         self.server = Server(SERVE, {**self.env, **(env or {})}, ROOT, prefix=inside(self.node))
 
     def wait_until_ready(self) -> None:
@@ -133,24 +133,24 @@ class Host:
         self.server.wait_for("READY in", count=int(self.env["OCRSVC_WORKERS"]))
 
     def kill(self) -> None:
-        """kill -9 to all of the service at once; the kernel of the host is there, and resets its connections."""
+        """Kill all processes of the service with SIGKILL; the kernel then resets its connections."""
         if self.server is not None:
             self.server.kill()
         self.server = None
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         assert self.server is not None
         self.server.process.send_signal(signal.SIGTERM)
 
 
 def add_hosts(network: Network, count: int, env: Mapping[str, str] | None = None) -> list[Host]:
-    """So many hosts, h1 at 10.99.0.11, h2, …, as in the files of deploy/hosts/; no service is started yet."""
+    """Add `count` hosts, h1 at 10.99.0.11, h2, …, as in deploy/hosts/, without starting their services."""
     return [Host(network, network.add(f"h{number}", _FIRST_HOST + number), env or {}) for number in range(1, count + 1)]
 
 
 @contextmanager
 def serving(hosts: Sequence[Host]) -> Iterator[None]:
-    """A service on each host, ready; whatever runs there ends with the block."""
+    """Start a service on each host, wait until all are ready, and kill them after the block."""
     try:
         for host in hosts:
             host.start()
@@ -167,13 +167,13 @@ def inside(node: Node) -> list[str]:
 
 
 def popen(node: Node, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-    """A process on the node, in a session of its own; `options` as Popen has them."""
+    """Start a process on the node in a new session; `options` are those of Popen."""
     return subprocess.Popen([*inside(node), *command], text=True, start_new_session=True, **options)
 
 
 @contextmanager
 def entered(node: Node) -> Iterator[None]:
-    """Sockets that this thread makes in the block are the node's, and so are those of threads that it starts there."""
+    """Run this thread, and threads that it starts, in the node's network namespace during the block."""
     with Path("/proc/thread-self/ns/net").open("rb") as own, Path("/run/netns", node.namespace).open("rb") as other:
         _enter(other.fileno())
         try:
@@ -183,7 +183,7 @@ def entered(node: Node) -> Iterator[None]:
 
 
 def check_namespaces() -> None:
-    """Raises NetworkUnavailable where there can be none, with what is missing."""
+    """Raise NetworkUnavailable if network namespaces cannot be created here."""
     if shutil.which("ip") is None:
         raise NetworkUnavailable("ip is missing: apt-get install iproute2")
     if os.geteuid() != 0:
@@ -200,11 +200,11 @@ def check_namespaces() -> None:
 
 
 def wait_until_listening(node: Node, port: int) -> None:
-    """Until somebody listens on the port of the node, on any of its addresses."""
+    """Wait until a process listens on the node's port, on any address."""
     wait_until(lambda: f":{port} " in _run(*inside(node), "ss", "-Hltn"), f"{node.name} listens at {port}")
 
 
-def _introduce(node: Node, other: Node, mac: str) -> None:
+def _set_neighbour(node: Node, other: Node, mac: str) -> None:
     known = (other.address, "lladdr", mac, "dev", "eth0", "nud", "permanent")
     _ip("-n", node.namespace, "neighbour", "replace", *known)
 

@@ -1,4 +1,4 @@
-"""A server that answers as a test wants, byte by byte, and policies that reach it."""
+"""A server that sends the exact bytes a test supplies, and outgoing policies that allow it."""
 
 import socket
 import socketserver
@@ -17,7 +17,7 @@ LOOPBACK = (ip_network("127.0.0.0/8"),)
 
 
 class ScriptedServer(socketserver.ThreadingTCPServer):
-    """Listens on a loopback address, and answers each request by a function; it keeps the heads it was sent."""
+    """Listens on a loopback address, answers each request with a function and records request headers."""
 
     def __init__(self, answer: Answer, host: str, tls: ssl.SSLContext | None) -> None:
         super().__init__((host, 0), socketserver.BaseRequestHandler)
@@ -27,7 +27,7 @@ class ScriptedServer(socketserver.ThreadingTCPServer):
         self.heads: list[bytes] = []
 
     def finish_request(self, request: Any, _client_address: object) -> None:
-        # A client that has had enough closes; that is no fault of the server.
+        # A client may close the connection early; that is not an error of the server.
         with suppress(OSError):
             request.settimeout(30)
             with request if self.tls is None else self.tls.wrap_socket(request, server_side=True) as wire:
@@ -63,11 +63,11 @@ def redirect(location: str) -> bytes:
 
 
 def local_policy(*hosts: str) -> OutgoingPolicy:
-    """One that allows loopback addresses, and these hosts at any port."""
+    """Return a policy that allows these hosts on any port, loopback addresses included."""
     allowed = tuple(f"{host}:*" for host in hosts or ("127.0.0.1",))
     return OutgoingPolicy(allowed, LOOPBACK, max_bytes=1 << 20, max_s=60.0)
 
 
 def open_policy(*hosts: str) -> OutgoingPolicy:
-    """One that allows these hosts, and no network that is not public."""
+    """Return a policy that allows these hosts, at public addresses only."""
     return replace(local_policy(*(hosts or ("*",))), private=())

@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this machine, in processes of its own; run as a program, it is that cluster."""
+"""A Ray cluster of two nodes in a child process, which runs this file as a program."""
 
 import os
 import signal
@@ -15,14 +15,14 @@ _STORE_BYTES = 80 * 2**20
 
 
 class TwoNodes:
-    """A cluster with a CPU on each of two nodes; `address` is HOST:PORT, as in RAY_ADDRESS."""
+    """A cluster of two nodes with one CPU each; `address` is HOST:PORT, as in RAY_ADDRESS."""
 
     def __init__(self, process: subprocess.Popen[str], address: str) -> None:
         self._process = process
         self.address = address
 
     def kill_second(self) -> None:
-        """The second node ends at once, and what runs on it."""
+        """Kill the second node and everything that runs on it."""
         assert self._process.stdin is not None
         self._process.stdin.write("kill\n")
         self._process.stdin.flush()
@@ -30,7 +30,7 @@ class TwoNodes:
 
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[TwoNodes]:
-    """The cluster, as long as the block runs; `folder` takes Ray's files."""
+    """Run the cluster during the block, with Ray's files in `folder`."""
     environment = clean_environment({"PYTHONPATH": os.pathsep.join(sys.path)})
     process = subprocess.Popen(
         [sys.executable, __file__, str(folder)],
@@ -38,7 +38,7 @@ def two_nodes(folder: Path) -> Iterator[TwoNodes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        # So that nothing is left behind if it has to be ended by force.
+        # Killing the session's process group ends all processes of the cluster.
         start_new_session=True,
     )
     assert process.stdin is not None
@@ -57,9 +57,9 @@ def two_nodes(folder: Path) -> Iterator[TwoNodes]:
         process.wait()
 
 
-def _be_cluster(folder: str) -> None:
+def _run_cluster(folder: str) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # Where Ray notes which cluster a machine is part of: it does not make the folder, and a user's own stays as it is.
+    # Ray records the current cluster in RAY_TMPDIR/ray, which must exist. The user's own record stays unchanged.
     os.environ["RAY_TMPDIR"] = folder
     (Path(folder) / "ray").mkdir()
     from ray.cluster_utils import Cluster
@@ -76,4 +76,4 @@ def _be_cluster(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    _be_cluster(sys.argv[1])
+    _run_cluster(sys.argv[1])

@@ -70,7 +70,7 @@ def basic(name: str, password: str) -> Mapping[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
 
 
-# Where a key is read.
+# Where a key is read
 
 
 @pytest.mark.parametrize("place", ["query", "form", "header"])
@@ -94,12 +94,12 @@ def test_ocr_space_reads_its_key_from_a_header_or_the_form(client: FlaskClient, 
     assert client.post(path, data=image, query_string={"apikey": WRONG}).status_code == 401
     sent = {key: client.post(path, data=image | {"apikey": key}).status_code for key in (secret, WRONG, other)}
     assert sent == {secret: 200, WRONG: 401, other: 403}
-    # Without a key the answer says nothing of the body.
+    # Without a key the response reveals nothing about the body.
     broken = client.post(path, data=b"no form", content_type="multipart/form-data; boundary=x")
     assert (broken.status_code, json_of(broken)["IsErroredOnProcessing"]) == (401, True)
-    # Its clients send forms.
+    # OCR.space clients send forms; a key in JSON is not read.
     assert client.post(path, json=image | {"apikey": secret}).status_code == 401
-    # Addresses are never fetched, with any key; the query is the only place that a GET has.
+    # URLs are never fetched. A GET request can pass the key only in its query.
     asked = client.get("/parse/imageurl", query_string={"apikey": secret, "url": "http://example.com/a.png"})
     assert (asked.status_code, json_of(asked)["OCRExitCode"]) == (200, 3)
     assert client.get("/parse/imageurl", query_string={"apikey": WRONG}).status_code == 401
@@ -110,7 +110,7 @@ def test_other_sites_cannot_use_a_browsers_stored_key(client: FlaskClient, keys:
     for origin, status in (("http://localhost", 200), ("https://evil.example", 403), ("null", 403)):
         response = client.post(OCR, data=PAGE, headers={**basic("", secret), "Origin": origin})
         assert response.status_code == status, origin
-    # A script that has the key itself may be anywhere.
+    # A script that knows the key may run on any site.
     assert client.post(OCR, data=PAGE, headers={**bearer(secret), "Origin": "https://evil.example"}).status_code == 200
 
 
@@ -123,13 +123,13 @@ def test_only_cors_preflight_needs_no_key(client: FlaskClient) -> None:
     assert client.post(OCR, data=PAGE, headers=asked).status_code == 401
 
 
-# How each format refuses. The statuses are true everywhere, also where errors come in an HTTP 200 otherwise.
+# Refusals in each format. Their HTTP status is real, even in formats that send other errors with 200.
 
 REFUSALS = data_of("key_refusals")
 
 
 def with_values(shape: Any, **values: Any) -> Any:
-    """A body of that file with values in place of their names."""
+    """Return a response body of key_refusals.yaml with its placeholders replaced."""
     if isinstance(shape, dict):
         return {key: with_values(each, **values) for key, each in shape.items()}
     if isinstance(shape, list):
@@ -137,7 +137,7 @@ def with_values(shape: Any, **values: Any) -> Any:
     return values.get(shape, shape)
 
 
-# They share their paths with PaddleX and the native API, whose shapes they get until the body is known.
+# These share a path with PaddleX and the native API, whose format applies until the body is read.
 SHAPE = {"turboocr": "paddlex", "mistral": "api"}
 REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {**SENT, "api": (OCR, {"json": {"image": B64}})}
 
@@ -167,14 +167,14 @@ def test_each_adapter_formats_refusals_itself(
 def test_a_keys_formats_limit_access_and_choose_between_adapters(client: FlaskClient, keys: Keys) -> None:
     headers = bearer(keys.secrets["tensors"])
     statuses = {name: client.post(path, **sent, headers=headers).status_code for name, (path, sent) in REQUESTS.items()}
-    # Whatever comes to the path that three formats share is TurboOCR's, which finds no image in what is the others'.
+    # This key makes the shared path TurboOCR's alone, which finds no image in the requests of PaddleX and RapidOCR.
     assert {name for name, status in statuses.items() if status == 200} == {"turboocr", "kserve_v2"}
     assert (statuses["paddlex"], statuses["rapidocr_api"]) == (400, 400)
     assert {statuses[name] for name in ("api", "tfserving", "umi_ocr", "ocr_space")} == {403}
     assert client.get("/version", headers=headers).status_code == 200
 
 
-# What counts.
+# Which pages count
 
 
 def test_only_successful_pages_count(client: FlaskClient, keys: Keys) -> None:
@@ -198,7 +198,7 @@ def test_document_with_more_pages_than_left_is_refused(client: FlaskClient, keys
     assert post(client, keys, "few", pdf(GRAY, GRAY)).status_code == 200
     response = post(client, keys, "few", pdf(GRAY, GRAY, GRAY))
     assert (response.status_code, json_of(response)["code"]) == (429, "quota_exceeded")
-    # What the whole day would not be enough for is not to be sent again tomorrow.
+    # A document larger than the daily quota gets no Retry-After.
     response = post(client, keys, "few", pdf(GRAY, GRAY, GRAY, GRAY, GRAY))
     assert (response.status_code, json_of(response)["code"]) == (413, "pages_over_quota")
     assert "Retry-After" not in response.headers
@@ -216,7 +216,7 @@ def test_responses_have_rate_limit_headers(client: FlaskClient, keys: Keys) -> N
         response = post(client, keys, "asking")
         assert response.status_code == status
         assert response.headers["RateLimit-Policy"] == '"pages-a-day";q=2;w=86400'
-        # In an answer it may be as of a moment ago.
+        # The count may lag by a request.
         assert re.fullmatch('"pages-a-day";r=[012];t=86400', response.headers["RateLimit"])
         assert len(response.headers.getlist("RateLimit")) == 1
     assert (response.headers["Retry-After"], response.headers["RateLimit"]) == ("86400", '"pages-a-day";r=0;t=86400')
@@ -267,7 +267,7 @@ def test_cached_pages_count_and_a_key_can_exclude_the_cache(keys: Keys) -> None:
         client = app.test_client()
         names = ("uncached", "uncached", "cached", "cached", "uncached")
         engine_s = [json_of(post(client, keys, name))["timing"]["engine_s"] for name in names]
-    # The engine's own time is 0 for a page from the cache only.
+    # Engine time is 0 only for a cached page.
     assert [spent_s > 0 for spent_s in engine_s] == [True, True, True, False, True]
     assert (keys.usage("cached").today, keys.usage("uncached").today) == (2, 3)
 
@@ -312,8 +312,8 @@ UNKNOWN = 103
 
 
 @dataclass(slots=True)
-class Place:
-    """The document API with keys, in this process."""
+class InProcessService:
+    """The Umi-OCR document API with keys, in this process."""
 
     client: FlaskClient
     keys: Keys
@@ -321,116 +321,117 @@ class Place:
     reader: Reader
 
     def upload(self, name: str, pages: int) -> Any:
-        """The response to a document with this number of pages, uploaded with a key."""
+        """Upload a document of `pages` pages with the key `name`."""
         form = {"file": (io.BytesIO(pdf(*[GRAY] * pages)), "a.pdf")}
         return self.client.post("/api/doc/upload", data=form, headers=bearer(self.keys.secrets[name]))
 
     def ask(self, name: str, task_id: str, **how: object) -> Any:
-        """The result of a document, requested with a key."""
+        """Request the result of a document with the key `name`."""
         headers = bearer(self.keys.secrets[name])
         return json_of(self.client.post("/api/doc/result", json={"id": task_id, **how}, headers=headers))
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Documents are read within the block."""
+        """Read documents during the block."""
         with reading_jobs(self.jobs, self.reader, gate=self.keys.gate):
             yield
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def service(tmp_path: Path) -> Iterator[InProcessService]:
     with keys_in(tmp_path) as keys:
-        callbacks = {"callback_hosts": ("told.example",), "callback_secret": SecretStr("a secret of the service")}
+        callbacks = {"callback_hosts": ("callbacks.example",), "callback_secret": SecretStr("a secret of the service")}
         settings = Settings(keys=keys.address, **callbacks)  # type: ignore[arg-type]
         jobs = JobStore(tmp_path / "jobs", 10**8, 3600.0)
         jobs.folder.mkdir()
-        # Jobs do not count for the concurrency.
+        # Jobs do not count towards the concurrency limit.
         keys.add("anna", "jobs", pages_a_day=5, concurrency=1)
         keys.add("berta", "jobs")
         with running_reader(settings) as reader:
-            yield Place(create_app(settings, reader, jobs=jobs, gate=keys.gate).test_client(), keys, jobs, reader)
+            app = create_app(settings, reader, jobs=jobs, gate=keys.gate)
+            yield InProcessService(app.test_client(), keys, jobs, reader)
 
 
 @pytest.mark.parametrize(("pages", "status", "code"), [(4, 429, 903), (6, 413, 204)])
-def test_job_with_more_pages_than_left_is_refused(place: Place, pages: int, status: int, code: int) -> None:
-    answer(place.keys.enter(pages=2), 2)
-    response = place.upload("anna", pages)
+def test_job_above_the_quota_is_refused(service: InProcessService, pages: int, status: int, code: int) -> None:
+    answer(service.keys.enter(pages=2), 2)
+    response = service.upload("anna", pages)
     assert (response.status_code, json_of(response)["code"]) == (status, code)
-    assert place.jobs.all() == []
+    assert service.jobs.all() == []
 
 
-def test_job_stops_when_the_keys_pages_are_used_up(place: Place) -> None:
-    first, second = (json_of(place.upload("anna", 3))["data"] for _ in range(2))
-    with place.working():
-        wait_until(lambda: place.ask("anna", second)["is_done"])
-    assert place.ask("anna", first)["state"] == "success"
-    failed = place.ask("anna", second)
+def test_job_stops_when_the_keys_pages_are_used_up(service: InProcessService) -> None:
+    first, second = (json_of(service.upload("anna", 3))["data"] for _ in range(2))
+    with service.working():
+        wait_until(lambda: service.ask("anna", second)["is_done"])
+    assert service.ask("anna", first)["state"] == "success"
+    failed = service.ask("anna", second)
     assert (failed["state"], failed["processed_count"]) == ("failure", 2)
-    assert place.keys.usage().today == 5
+    assert service.keys.usage().today == 5
 
 
-def test_jobs_of_a_revoked_key_are_not_read(place: Place) -> None:
-    task_id = json_of(place.upload("anna", 2))["data"]
-    place.keys.revoke("anna")
-    with place.working():
-        wait_until(place.jobs.all()[0].is_done)
-    job = place.jobs.find(task_id)
+def test_jobs_of_a_revoked_key_are_not_read(service: InProcessService) -> None:
+    task_id = json_of(service.upload("anna", 2))["data"]
+    service.keys.revoke("anna")
+    with service.working():
+        wait_until(service.jobs.all()[0].is_done)
+    job = service.jobs.find(task_id)
     assert job is not None
     assert (job.progress().state, job.page_count()) == ("failure", 0)
 
 
-def test_a_job_is_visible_only_to_its_key(place: Place) -> None:
-    task_id = json_of(place.upload("anna", 1))["data"]
-    mine, others = (bearer(place.keys.secrets[name]) for name in ("anna", "berta"))
-    with place.working():
-        wait_until(lambda: place.ask("anna", task_id)["is_done"])
-    made = place.client.post("/api/doc/download", json={"id": task_id, "file_types": ["txt"]}, headers=mine)
+def test_a_job_is_visible_only_to_its_key(service: InProcessService) -> None:
+    task_id = json_of(service.upload("anna", 1))["data"]
+    mine, others = (bearer(service.keys.secrets[name]) for name in ("anna", "berta"))
+    with service.working():
+        wait_until(lambda: service.ask("anna", task_id)["is_done"])
+    made = service.client.post("/api/doc/download", json={"id": task_id, "file_types": ["txt"]}, headers=mine)
     url = json_of(made)["data"]
-    assert place.ask("berta", task_id)["code"] == UNKNOWN
-    assert place.client.get(url, headers=others).status_code == 404
-    assert json_of(place.client.get(f"/api/doc/clear/{task_id}", headers=others))["code"] != 100
-    assert place.client.get(url, headers=mine).status_code == 200
-    assert json_of(place.client.get(f"/api/doc/clear/{task_id}", headers=mine))["code"] == 100
-    assert place.ask("anna", task_id)["code"] == UNKNOWN
+    assert service.ask("berta", task_id)["code"] == UNKNOWN
+    assert service.client.get(url, headers=others).status_code == 404
+    assert json_of(service.client.get(f"/api/doc/clear/{task_id}", headers=others))["code"] != 100
+    assert service.client.get(url, headers=mine).status_code == 200
+    assert json_of(service.client.get(f"/api/doc/clear/{task_id}", headers=mine))["code"] == 100
+    assert service.ask("anna", task_id)["code"] == UNKNOWN
 
 
-def test_a_re_added_key_cannot_see_earlier_jobs(place: Place) -> None:
-    read, waiting = (json_of(place.upload("anna", 1))["data"] for _ in range(2))
-    with place.working():
-        wait_until(lambda: place.ask("anna", read)["is_done"])
-    place.keys.revoke("anna")
-    place.keys.now_s += 1.0
-    place.keys.add("anna", "jobs")
-    before = place.keys.usage().today
-    with place.working():
-        wait_until(lambda: all(job.is_done() for job in place.jobs.all()))
+def test_a_key_added_again_cannot_see_earlier_jobs(service: InProcessService) -> None:
+    read, waiting = (json_of(service.upload("anna", 1))["data"] for _ in range(2))
+    with service.working():
+        wait_until(lambda: service.ask("anna", read)["is_done"])
+    service.keys.revoke("anna")
+    service.keys.now_s += 1.0
+    service.keys.add("anna", "jobs")
+    before = service.keys.usage().today
+    with service.working():
+        wait_until(lambda: all(job.is_done() for job in service.jobs.all()))
     for task_id in (read, waiting):
-        assert place.ask("anna", task_id)["code"] == UNKNOWN
-    assert place.keys.usage().today == before
+        assert service.ask("anna", task_id)["code"] == UNKNOWN
+    assert service.keys.usage().today == before
 
 
-def test_jobs_belong_to_their_key_and_count_for_it(place: Place) -> None:
+def test_jobs_belong_to_their_key_and_count_for_it(service: InProcessService) -> None:
     def ask(name: str, method: str, path: str = "", **more: Any) -> Any:
-        return place.client.open(f"/v1/jobs{path}", method=method, headers=bearer(place.keys.secrets[name]), **more)
+        return service.client.open(f"/v1/jobs{path}", method=method, headers=bearer(service.keys.secrets[name]), **more)
 
     ids = [
         json_of(ask("anna", "POST", data={"file": (io.BytesIO(pdf(*[GRAY] * pages)), "a.pdf")}))["id"]
         for pages in (1, 2)
     ]
-    with place.working():
-        wait_until(lambda: all(job.is_done() for job in place.jobs.all()))
-    assert place.keys.usage().today == 3
+    with service.working():
+        wait_until(lambda: all(job.is_done() for job in service.jobs.all()))
+    assert service.keys.usage().today == 3
     assert [job["id"] for job in json_of(ask("anna", "GET"))["jobs"]] == ids[::-1]
     assert [job["id"] for job in json_of(ask("anna", "GET", "?limit=1"))["jobs"]] == ids[1:]
     assert json_of(ask("berta", "GET"))["jobs"] == []
     for method, path in (("GET", ""), ("GET", "/pages"), ("GET", "/result"), ("DELETE", "")):
         assert ask("berta", method, f"/{ids[0]}{path}").status_code == 404
     assert ask("anna", "GET", f"/{ids[0]}/result").status_code == 200
-    place.keys.add("clara", "read")
+    service.keys.add("clara", "read")
     assert [ask("clara", *asked).status_code for asked in (("POST",), ("GET", f"/{ids[0]}"))] == [403, 403]
 
 
-def test_a_callback_of_a_key_needs_no_secret(place: Place) -> None:
-    form = {"file": (io.BytesIO(pdf(GRAY)), "a.pdf"), "callback": "https://told.example/x"}
-    answer = place.client.post("/v1/jobs", data=form, headers=bearer(place.keys.secrets["anna"]))
+def test_a_callback_of_a_key_needs_no_secret(service: InProcessService) -> None:
+    form = {"file": (io.BytesIO(pdf(GRAY)), "a.pdf"), "callback": "https://callbacks.example/x"}
+    answer = service.client.post("/v1/jobs", data=form, headers=bearer(service.keys.secrets["anna"]))
     assert (answer.status_code, json_of(answer)["callback"]["state"]) == (202, "waiting")

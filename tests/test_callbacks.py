@@ -1,4 +1,4 @@
-"""Callbacks of jobs: signed, delivered at least once, retried with growing intervals, and given up in the end."""
+"""Callbacks of jobs: signed, delivered at least once, retried at growing intervals, and finally given up."""
 
 import base64
 import errno
@@ -40,14 +40,14 @@ def state_of(job: Job) -> tuple[str, int]:
 
 
 def kept_messages(jobs: JobStore) -> set[str]:
-    """Ids of removed jobs whose message is kept."""
+    """Return the IDs of removed jobs whose callback is kept."""
     return {name for (name,) in jobs.database.rows("SELECT job_id FROM callback WHERE expired IS NOT NULL")}
 
 
 # One message
 
 
-def test_a_finished_job_is_sent_to_its_callback_once_and_signed(jobs: JobStore) -> None:
+def test_a_finished_job_sends_one_signed_callback(jobs: JobStore) -> None:
     job = done_job(jobs)
     sent, post = receiver()
     for _ in range(2):
@@ -57,9 +57,9 @@ def test_a_finished_job_is_sent_to_its_callback_once_and_signed(jobs: JobStore) 
     assert not verified(body + b" ", headers)
     message = json.loads(body)
     assert (message["type"], message["data"]["id"], message["data"]["pages"]["done"]) == ("job.done", job.id, 1)
-    expected = {"url": "https://told.example/x", "state": "delivered", "tries": 1, "status": 204}
+    expected = {"url": "https://callbacks.example/x", "state": "delivered", "tries": 1, "status": 204}
     assert job_status(job)["callback"] == expected
-    # The secret goes with the delivery.
+    # Delivery deletes the secret.
     assert SECRET.encode() not in b"".join(file.read_bytes() for file in job.folder.iterdir() if file.is_file())
     assert jobs.database.rows("SELECT secret FROM callback") == [("",)]
 
@@ -68,7 +68,7 @@ def test_failed_callbacks_are_retried_up_to_a_limit(jobs: JobStore, clock: Clock
     job = done_job(jobs)
     sent, post = receiver(500)
     sender = sender_of(jobs, post)
-    # Just before it is time, and when it is: after 5 s and 10 s, each with up to a fifth more.
+    # Just before and after each retry, which is due after 5 s and 10 s plus up to 20 %.
     for wait_s, expected in ((0, 1), (4.9, 1), (1.2, 2), (9.8, 2), (2.3, 3), (10**6, 3)):
         clock.now_s += wait_s
         send_due(sender)
@@ -92,7 +92,7 @@ def test_retry_intervals_grow_to_an_hour_and_survive_a_clock_set_back(jobs: JobS
 
 
 @pytest.mark.parametrize("error", [UrlUnavailable("No connection."), ZeroDivisionError()])
-def test_unsendable_callbacks_count_as_tries(jobs: JobStore, error: Exception) -> None:
+def test_unsendable_callbacks_count_as_attempts(jobs: JobStore, error: Exception) -> None:
     job = done_job(jobs)
     send_due(sender_of(jobs, Mock(side_effect=error), 1))
     assert state_of(job) == ("given up", 1)
@@ -131,7 +131,7 @@ def test_a_damaged_job_delays_no_other_and_expires(jobs: JobStore, clock: Clock,
         send_due(sender)
         clock.now_s += 60.0
     assert other.id in [json.loads(body)["data"]["id"] for body, _ in sent]
-    removed_early(jobs, clock, "expired")
+    remove_jobs(jobs, clock, "expired")
     assert (jobs.all(), kept_messages(jobs)) == ([], set())
 
 
@@ -162,7 +162,7 @@ def test_each_api_key_has_its_own_callback_secret(jobs: JobStore) -> None:
 
 
 def test_callbacks_are_shared_fairly_between_callers_and_hosts(jobs: JobStore) -> None:
-    """Each message that is being sent stays so: what is begun next shows whose turn it is."""
+    """Each callback starts the next one before it ends, so the starts show whose turn it is."""
     for host in ("slow.example", "slow.example", "b.example", "c.example"):
         done_job(jobs, host, "first")
     for host in ("slow.example", "b.example", "slow.example"):
@@ -199,8 +199,8 @@ def test_two_workers_send_each_message_once(jobs: JobStore) -> None:
 # Jobs removed before delivery
 
 
-def removed_early(jobs: JobStore, clock: Clock, why: str) -> None:
-    """Remove all jobs, as expired or for another reason."""
+def remove_jobs(jobs: JobStore, clock: Clock, why: str) -> None:
+    """Remove all jobs for a reason, such as "expired"."""
     if why == "expired":
         clock.now_s += KEEP_S + 1
         jobs.sweep()
@@ -217,7 +217,7 @@ def test_undelivered_job_is_reported_as_expired(jobs: JobStore, clock: Clock, wh
         (job.folder / "done.json").unlink()
     notes = list[str]()
     jobs.note = notes.append
-    removed_early(jobs, clock, why)
+    remove_jobs(jobs, clock, why)
     assert (notes, jobs.all(), list(jobs.folder.glob("*/file"))) == ([why], [], [])
     sent, post = receiver()
     for _ in range(2):
@@ -235,7 +235,7 @@ def test_only_jobs_removed_before_delivery_are_reported_as_expired(jobs: JobStor
     jobs.clear(done_job(jobs))
     done_job(jobs)
     send_due(sender_of(jobs, taken))
-    removed_early(jobs, clock, "expired")
+    remove_jobs(jobs, clock, "expired")
     send_due(sender_of(jobs, taken))
     assert (len(sent), jobs.all(), kept_messages(jobs)) == (1, [], set())
     job, types = done_job(jobs), list[str]()
@@ -263,7 +263,7 @@ def test_an_unreachable_host_does_not_displace_messages_of_others(
     dead = [expire("dead") for _ in range(5)]
     assert kept_messages(jobs) == set(dead[1:])
     other = [expire("other") for _ in range(3)]
-    # The oldest made room, up to equal shares.
+    # The oldest callbacks are dropped until the callers have equal shares.
     assert kept_messages(jobs) == {*dead[3:], *other[1:]}
     assert expire("third") in kept_messages(jobs)
     assert len(kept_messages(jobs)) == 4

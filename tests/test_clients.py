@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from client_rows import CLIENTS, PIPELINE_RPC_PORT, Client, Target
-from fetch_clients import Cost, NotAtHandError, at_hand
+from fetch_clients import ClientUnavailable, Cost, fetched_path
 from image_support import png
 from PIL import Image
 from recorded_clients import FOLDER, Recorder, replay
@@ -122,7 +122,7 @@ def test_real_client_or_its_recording_is_served(
         record_property(name, value)
     try:
         at = _fetched(client, target)
-    except NotAtHandError as lack:
+    except ClientUnavailable as lack:
         record_property("lack", str(lack))
         _replay_or_skip(client, target, str(lack))
         record_property("result", "recorded")
@@ -137,13 +137,13 @@ def test_real_client_or_its_recording_is_served(
 
 def _fetched(client: Client, target: Target) -> Path:
     if client.port is not None and client.port not in target.ports:
-        raise NotAtHandError(f"port {client.port}, the only one it can use, is taken")
+        raise ClientUnavailable(f"port {client.port}, the only one it can use, is taken")
     most = Cost.MINUTES if RUNS_ALL else Cost.SECONDS
     for source in client.sources:
         if source.cost is Cost.MINUTES and not RUNS_ALL:
-            raise NotAtHandError("it is large and starts slowly; make clients runs it")
-        at_hand(source, most)
-    return client.sources[0].place()
+            raise ClientUnavailable("it is large and starts slowly; make clients runs it")
+        fetched_path(source, most)
+    return client.sources[0].path()
 
 
 def _replay_or_skip(client: Client, target: Target, lack: str) -> None:

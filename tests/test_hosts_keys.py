@@ -172,7 +172,7 @@ def test_key_limits_hold_over_hosts_when_one_dies_and_one_loses_redis(cluster: C
             wait_until(lambda: load.answered > PAGES // 3, "pages are read")
             dying.kill()
             killed_s = time.monotonic()
-            cluster.network.part(parted.node, cluster.redis)
+            cluster.network.separate(parted.node, cluster.redis)
         with load.on([parted]):
             wait_until(lambda: load.refusals(parted, 503) > 0, "a host without its store refuses requests")
         wait_until(lambda: not is_ready(cluster, parted), "the host reports that it is not ready")

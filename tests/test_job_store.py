@@ -1,4 +1,4 @@
-"""The job store: shares for each caller, a full disk, a damaged database, and what outlives processes and boots."""
+"""The job store: shares for each caller, a full disk, a damaged database, restarts and reboots."""
 
 import errno
 import io
@@ -42,7 +42,7 @@ DOCUMENT = pdf(GRAY)
 def test_callers_with_most_and_finished_documents_make_room(
     names: str, caller: str, asked: Mapping[str, object], gone: Sequence[str] | None
 ) -> None:
-    """Of documents of 10 bytes each, named as caller and number, finished ones in capitals, the oldest first."""
+    """Documents have 10 bytes, are named by caller and number, oldest first; finished ones are in capitals."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE job (id, caller, bytes, is_done, came_s)")
         rows = [(name, name[0].lower(), 10, name[0].isupper(), came_s) for came_s, name in enumerate(names.split())]
@@ -58,7 +58,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def small(tmp_path: Path, clock: Clock) -> JobStore:
-    """Room for 100,000 bytes and four jobs."""
+    """A store for 100,000 bytes and four jobs."""
     return JobStore(tmp_path, 100_000, 100.0, clock, wall=clock, max_jobs=4)
 
 
@@ -128,7 +128,7 @@ def test_missing_rows_are_restored_and_rows_without_a_folder_removed(small: JobS
     record = Record("a", source="api", repeat="r", content="c")
     job = small.add(b"1", record)
     small.database.rows("DELETE FROM job")
-    # With the same Idempotency-Key.
+    # The same Idempotency-Key finds the job again.
     assert small.add(b"1", record) == job
     small.database.rows("DELETE FROM job")
     small.sweep()
@@ -141,7 +141,7 @@ def test_missing_rows_are_restored_and_rows_without_a_folder_removed(small: JobS
 
 
 def damage(path: Path, how: str) -> None:
-    """As a failing disk leaves a file."""
+    """Damage a file as a failing disk would."""
     if how == "removed":
         path.unlink()
     elif how == "cut in half":
@@ -166,14 +166,14 @@ def test_a_damaged_database_is_rebuilt_from_the_job_files(tmp_path: Path, how: s
     jobs = JobStore(tmp_path, 10**8, 3600.0)
     records = [Record(f"caller {number}", source="api", repeat=str(number)) for number in range(9)]
     waiting = [jobs.add(record.repeat.encode(), record) for record in records]
-    told, untold = done_job(jobs, "told.example"), done_job(jobs, "untold.example")
+    delivered, pending = done_job(jobs, "callbacks.example"), done_job(jobs, "pending.example")
     sent, post = receiver()
     sender_of(jobs, post).send_next()
     file = UploadedFiles(jobs.uploads).add(b"x", "a.pdf", "one", None)
     other = JobStore(tmp_path, 10**8, 3600.0)
     for store in (jobs, other):
         assert store.all()
-        # All is in the file itself, and nothing in the log beside it.
+        # Move all data from the write-ahead log into the database file.
         store.database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
     after = jobs
     if not is_running:
@@ -184,17 +184,17 @@ def test_a_damaged_database_is_rebuilt_from_the_job_files(tmp_path: Path, how: s
     after.sweep(*([] if is_running else ["boot"]))
     assert (tmp_path / f"damaged-{NAME}").exists() == (how != "removed")
     for store in (after, other):
-        assert {job.id for job in store.all()} == {job.id for job in (*waiting, told, untold)}
+        assert {job.id for job in store.all()} == {job.id for job in (*waiting, delivered, pending)}
         assert {job.id for job in store.all("NOT is_done")} == {job.id for job in waiting}
         assert UploadedFiles(store.uploads).all() == [file]
-    # What was delivered is not sent again.
+    # The delivered callback is not sent again.
     send_due(sender_of(after, post))
     assert len(sent) == 2
 
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Of every file that is written whole, half is written, and then there is no room."""
+    """Make Path.write_bytes write half of the data and then fail with ENOSPC."""
     write_bytes = Path.write_bytes
 
     def write_half(path: Path, data: bytes) -> NoReturn:
@@ -301,7 +301,7 @@ def test_job_ages_survive_a_reboot_and_clock_jumps(tmp_path: Path) -> None:
     wall.now_s += 70
     clock.now_s += 70
     new = jobs.add(b"2", Record(""))
-    # The monotonic clock begins anew, and 40 s have passed on the wall.
+    # After a reboot the monotonic clock restarts, and the wall clock is 40 s later.
     clock.now_s, wall.now_s = 7.0, wall.now_s + 40
     jobs.sweep("second boot")
     wall.now_s += 10**9
@@ -324,7 +324,7 @@ def test_damaged_job_files_do_not_stop_the_start(left: bytes, tmp_path: Path) ->
     (lost.job.folder / "job.json").write_bytes(left)
     secret = before.secret()
     uploads = tmp_path / "uploads"
-    # Its process has ended, and another one has its number.
+    # An upload of a dead process whose PID was reused.
     (uploads / f".{os.getpid()}-{'a' * 32}").mkdir()
     after = JobStore(tmp_path, 10**6, 100.0)
     after.sweep("boot")
@@ -343,7 +343,7 @@ def test_truncated_pages_are_repaired_and_read_again_once(small: JobStore) -> No
     for row in rows:
         job.append_page(row)
     assert (list(job.pages(1, 1)), job.failed_pages(), job.page_count()) == (rows[1:2], [1], 3)
-    # The disk has no room for a page, or a loss of power leaves anything in place of the last ones.
+    # A full disk loses a page; a power failure replaces the last bytes.
     lines.rename(job.folder / "kept")
     lines.symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from documents import BLACK, GRAY, pdf
-from jobs_support import SECRET, JobsApp, JobService, check_once, job_service, numbered_pdf, post_document
+from jobs_support import SECRET, JobsApp, JobService, count_page_errors, job_service, numbered_pdf, post_document
 from support import data_of, filled
 from web_support import TEXT, as_base64, json_of
 
@@ -44,7 +44,7 @@ class NativeApp(JobsApp):
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NativeApp]:
-    callbacks = {"callback_hosts": ("told.example",), "callback_secret": SECRET}
+    callbacks = {"callback_hosts": ("callbacks.example",), "callback_secret": SECRET}
     settings = Settings(job_pages=12, max_pages=2, **callbacks)  # type: ignore[arg-type]
     with NativeApp.running(tmp_path_factory.mktemp("jobs"), settings, max_waiting=5, max_pages=24) as found:
         yield found
@@ -268,7 +268,7 @@ def client(service: JobService) -> Iterator[Client]:
 def test_a_job_of_a_service_that_is_killed_twice_has_each_page_once(killed: tuple[JobService, str]) -> None:
     service, job_id = killed
     job = service.wait(job_id, lambda job: job["state"] == "done")
-    assert (job["pages"]["failed"], check_once(list(service.pages(job_id)), PAGES)) == (0, (0, 0, True))
+    assert (job["pages"]["failed"], count_page_errors(list(service.pages(job_id)), PAGES)) == (0, (0, 0, True))
     (kept,) = service.folder.glob(f"*/{job_id}/out/pdf")
     assert kept.read_bytes().startswith(b"%PDF-")
 
@@ -311,7 +311,7 @@ def test_the_client_raises_the_services_errors(client: Client, service: JobServi
     with pytest.raises(KeysNeeded):
         client.jobs()
     with pytest.raises(BadOption, match="callback"):
-        client.submit_job(pdf(GRAY), callback="https://told.example", callback_secret="s" * 20)
+        client.submit_job(pdf(GRAY), callback="https://callbacks.example", callback_secret="s" * 20)
     with Client([service.server.url, "http://127.0.0.1:1"]) as several, pytest.raises(BadOption, match="several"):
         several.submit_job(pdf(GRAY))
 

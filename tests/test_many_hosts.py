@@ -126,15 +126,15 @@ def test_no_request_fails_while_hosts_are_killed_isolated_and_restarted(cluster:
         before = pages_read(second)
         wait_until(lambda: pages_read(second) > before + 20, "the other hosts take over")
         first.start()
-        cluster.network.cut_off(second.node)
+        cluster.network.disconnect(second.node)
         first.wait_until_ready()
         proxies = cluster.proxies.values()
         wait_until(lambda: not any(is_connected(node, second) for node in proxies), "no proxy uses the silent host")
         wait_until(lambda: all(is_connected(node, first) for node in proxies), "all proxies use the first host again")
-        third.ask_to_end()
+        third.terminate()
         assert third.server is not None
         assert third.server.wait_for_exit() == 0
-        cluster.network.restore(second.node)
+        cluster.network.reconnect(second.node)
     wrong = {load: result["outcomes"] for load, result in found.items() if set(result["outcomes"]) != {"right"}}
     assert not wrong
     assert len(found) == 2 * len(PROXIES) + 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from fetch_clients import SOURCES, NotAtHandError, at_hand
+from fetch_clients import SOURCES, ClientUnavailable, fetched_path
 from image_support import png
 from models_support import accept, make_fake, make_version
 from support import ROOT, Server, clean_environment, run_server, wait_until
@@ -62,8 +62,8 @@ def address_of(server: Server, protocol: str) -> str:
 def run(environment: str, script: str, *arguments: object) -> None:
     """Run a client script, which must succeed."""
     try:
-        python = at_hand(SOURCES[environment])
-    except NotAtHandError as lack:
+        python = fetched_path(SOURCES[environment])
+    except ClientUnavailable as lack:
         pytest.skip(f"{lack}; python tests/fetch_clients.py --most minute fetches it")
     done = subprocess.run(
         [str(python), str(SCRIPTS / script), *map(str, arguments)],

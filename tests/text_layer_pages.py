@@ -1,4 +1,4 @@
-"""PDF pages with text of their own of many kinds, written by hand: fonts with and without maps, scans, turned pages."""
+"""PDF pages with text layers of many kinds: fonts with and without Unicode maps, scans, rotated pages."""
 
 import zlib
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from ocrsvc.imaging.document import open_document
 from ocrsvc.results import ReadOptions
 
 SIZE = (300, 200)
-"""Points of a page: 833 x 555 pixels at 200 dpi."""
+"""Page size in points, 833 x 555 px at 200 dpi."""
 
 HELVETICA = b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding %s >>"
 
@@ -23,20 +23,20 @@ def page_pdf(
     more: Mapping[int, bytes] | None = None,
     resources: bytes = b"",
 ) -> bytes:
-    """A PDF of this size as of `documents.pdf`, with a font /F, the standard font /S and objects from number 50 on."""
+    """Return a PDF with the font /F, Helvetica as /S, and `more` objects, which begin at number 50."""
     objects = {3: font, 4: HELVETICA % b"", **(more or {})}
     return pdf(*contents, size=SIZE, page=page, resources=resources, fonts=b"/F 3 0 R /S 4 0 R", objects=objects)
 
 
-def text(said: bytes, x: float = 20, y: float = 150, size: float = 12, more: bytes = b"") -> bytes:
-    """A line of text, as a part of a content stream; `more` are operators before it."""
-    escaped = said.replace(b"\\", b"\\\\").replace(b"(", b"\\(").replace(b")", b"\\)")
+def text(line: bytes, x: float = 20, y: float = 150, size: float = 12, more: bytes = b"") -> bytes:
+    """Return the content stream of a line of text; `more` are operators before it."""
+    escaped = line.replace(b"\\", b"\\\\").replace(b"(", b"\\(").replace(b")", b"\\)")
     return b"BT /F %g Tf %s %g %g Td (%s) Tj ET\n" % (size, more, x, y, escaped)
 
 
 def mapped(pairs: Mapping[int, str]) -> tuple[bytes, dict[int, bytes]]:
-    """A font whose map to Unicode says these texts for these codes, and the object that the map is."""
-    rows = b"".join(b"<%02X> <%s>\n" % (code, said.encode("utf-16-be").hex().encode()) for code, said in pairs.items())
+    """Return a font that maps these codes to these texts, and the object of its Unicode map."""
+    rows = b"".join(b"<%02X> <%s>\n" % (code, one.encode("utf-16-be").hex().encode()) for code, one in pairs.items())
     head = (
         b"/CIDInit /ProcSet findresource begin 12 dict begin begincmap /CMapName /M def /CMapType 2 def\n"
         b"1 begincodespacerange <00> <FF> endcodespacerange\n"
@@ -46,7 +46,7 @@ def mapped(pairs: Mapping[int, str]) -> tuple[bytes, dict[int, bytes]]:
 
 
 def type3() -> tuple[bytes, dict[int, bytes]]:
-    """A font of bars, whose characters have names that mean nothing."""
+    """Return a font of bars whose glyph names have no meaning."""
     glyphs = b" ".join(b"/g%d 51 0 R" % code for code in range(65, 91))
     differences = b" ".join(b"/g%d" % code for code in range(65, 91))
     font = (
@@ -62,7 +62,7 @@ def image(name: bytes = b"I", width: int = 300, height: int = 200, x: int = 0, y
 
 
 def with_image(pixels: bytes, width: int, height: int) -> dict[str, object]:
-    """Arguments of `page_pdf` that give each page a gray image of these rows."""
+    """Return arguments of `page_pdf` that add a gray image of these pixels to each page."""
     packed = zlib.compress(pixels)
     body = (
         b"<< /Type /XObject /Subtype /Image /Width %d /Height %d /ColorSpace /DeviceGray /BitsPerComponent 8 "

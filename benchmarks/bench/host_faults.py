@@ -25,18 +25,18 @@ def _kill(host: Host) -> Callable[[], None]:
 
 
 def _cut_off(host: Host) -> Callable[[], None]:
-    host.network.cut_off(host.node)
-    return lambda: host.network.restore(host.node)
+    host.network.disconnect(host.node)
+    return lambda: host.network.reconnect(host.node)
 
 
 def _drain(host: Host) -> Callable[[], None]:
-    host.ask_to_end()
+    host.terminate()
     return lambda: _start_again(host)
 
 
 def _slow(host: Host) -> Callable[[], None]:
-    host.network.slow(host.node, _SLOW_BITS_PER_S)
-    return lambda: host.network.quicken(host.node)
+    host.network.throttle(host.node, _SLOW_BITS_PER_S)
+    return lambda: host.network.unthrottle(host.node)
 
 
 FAULTS: Final[Mapping[str, Callable[[Host], Callable[[], None]]]] = {

@@ -1,8 +1,8 @@
-"""Reads a page of a PDF by docling's own OCR model with its KserveV2OcrOptions, over HTTP and gRPC.
+"""Reads a PDF page with docling's own OCR model with its KserveV2OcrOptions, over HTTP and gRPC.
 
 python docling_kserve.py HTTP_ADDRESS GRPC_ADDRESS PDF
 
-The model runs on its own: docling's pipeline for PDFs would need its layout model, which is gigabytes.
+Only the OCR model runs, because docling's PDF pipeline needs a layout model of several gigabytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls a tool of an MCP server over stdio, with the standard library alone, and prints its answers.
+"""Calls the tool of an MCP server over stdio with the standard library only, and prints the results.
 
 python mcp_stdio.py IMAGE COMMAND…
 """
@@ -12,30 +12,30 @@ from typing import Any
 
 
 def ask(server: subprocess.Popen[str], number: int, method: str, params: dict[str, Any]) -> Any:
-    tell(server, {"id": number, "method": method, "params": params})
+    send(server, {"id": number, "method": method, "params": params})
     assert server.stdout is not None
     for line in server.stdout:
         answer = json.loads(line)
         if answer.get("id") == number:
             return answer["result"]
-    sys.exit("the server ended without an answer")
+    sys.exit("the server closed stdout without a response")
 
 
-def tell(server: subprocess.Popen[str], message: dict[str, Any]) -> None:
+def send(server: subprocess.Popen[str], message: dict[str, Any]) -> None:
     assert server.stdin is not None
     server.stdin.write(json.dumps({"jsonrpc": "2.0"} | message) + "\n")
     server.stdin.flush()
 
 
 def main() -> None:
-    """Find the tool, call it twice, and print what it says."""
+    """Find the tool, call it in both output modes, and print the results."""
     image, *command = sys.argv[1:]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
     ) as server:
-        who = {"name": "test", "version": "1"}
-        ask(server, 0, "initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": who})
-        tell(server, {"method": "notifications/initialized"})
+        client = {"name": "test", "version": "1"}
+        ask(server, 0, "initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client})
+        send(server, {"method": "notifications/initialized"})
         assert [tool["name"] for tool in ask(server, 1, "tools/list", {})["tools"]] == ["ocr"]
         for number, mode in enumerate(("simple", "detailed"), 2):
             arguments = {"input_data": image, "output_mode": mode}

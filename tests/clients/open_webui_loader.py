@@ -1,8 +1,8 @@
-"""Loads a file by the class DoclingLoader of Open WebUI's own module, and prints what it gives.
+"""Loads a file with the class DoclingLoader of Open WebUI and prints the documents that it returns.
 
 python open_webui_loader.py MODULE URL FILE
 
-The class is taken out of the module, for the rest of it imports all of Open WebUI.
+Only the class is compiled, because the rest of its module imports all of Open WebUI.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import requests
 
 
 def main() -> None:
-    """Load the file with the options that Open WebUI sends of itself, then with some that a person sets."""
+    """Load the file with Open WebUI's default options, then with options that a user sets."""
     module, url, file = sys.argv[1:]
     tree = ast.parse(Path(module).read_text(encoding="utf-8"))
     wanted: list[ast.stmt] = [
@@ -38,7 +38,7 @@ def main() -> None:
             print(document.page_content, document.metadata)  # noqa: T201  the test reads it
     try:
         names["DoclingLoader"](url, None, file, None, {"pipeline": "vlm"}).load()
-    except Exception as error:  # noqa: BLE001  it raises nothing more exact
+    except Exception as error:  # noqa: BLE001  the class raises plain Exception
         print(f"refused: {error}")  # noqa: T201
 
 

@@ -1,4 +1,4 @@
-"""Runs boto3, unmodified, against the service as Textract: textract_boto3.py ADDRESS."""
+"""Calls the service with the unmodified Textract client of boto3: textract_boto3.py ADDRESS."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Makes chosen system calls of a whole service fail while a control file says so.
+"""Makes selected system calls fail in every process of a service.
 
-`Faults(folder)` compiles os_faults.c into the folder; a service that is started with its `environment` obeys it from
-then on: `with faults.refused("fork", errno.EAGAIN): ...`. Needs `cc`.
+`Faults(folder)` compiles os_faults.c into the folder. Start the service with `environment`, then inject a fault:
+`with faults.refused("fork", errno.EAGAIN): ...`. Needs `cc`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NONE = (0,) * (16 - len(CALLS))
 
 
 class Faults:
-    """What is refused now, in every process that was started with `environment`."""
+    """Injects faults into every process that was started with `environment`."""
 
     def __init__(self, folder: Path) -> None:
         library, control = folder / "libosfaults.so", folder / "faults"
@@ -33,26 +33,26 @@ class Faults:
 
     @contextmanager
     def refused(self, call: str, error: int, *, process: int = 0, path: str = "") -> Iterator[None]:
-        """One of CALLS fails with an errno during the block.
+        """Make one of CALLS fail during the block.
 
         Args:
-            call: "write" is refused to files only, not to sockets and pipes.
-            error: The errno.
-            process: Only in this one; -N is in all but N, 0 in all.
-            path: With "open": only names that contain this.
+            call: The system call; "write" fails for files only, not for sockets and pipes.
+            error: The errno that the call returns.
+            process: The process ID in which the call fails; -N means all but N, 0 means all.
+            path: For "open", fail only for paths that contain this text.
         """
         with self._during((*(error * (call == name) for name in CALLS), *_NONE), process=process, path=path):
             yield
 
     @contextmanager
     def clock_moved(self, by_s: int) -> Iterator[None]:
-        """The wall clock is so many seconds off during the block."""
+        """Shift the wall clock by `by_s` seconds during the block."""
         with self._during(clock_s=by_s):
             yield
 
     @contextmanager
     def slow_disk(self, delay_s: float, path: str = "") -> Iterator[None]:
-        """Each open, write and fsync of a file takes so long; only opens of names that contain `path`."""
+        """Delay each open, write and fsync of a file by `delay_s`; opens only of paths that contain `path`."""
         with self._during(delay_ms=round(1000 * delay_s), path=path):
             yield
 
