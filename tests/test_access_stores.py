@@ -29,21 +29,21 @@ ACME = StoredKey(KeyEntry("acme"), ())
 
 @dataclass(frozen=True)
 class Case:
-    """A store, its address, and a call that makes the leases of all workers expire."""
+    """A store, its address, and a function that expires the leases of all workers."""
 
     store: KeyStore
     address: str
-    let_leases_end: Callable[[], object]
+    expire_leases: Callable[[], object]
 
     def reserve(
         self, worker: str, limits: KeyLimits, need: Need, held: Hold = NOTHING, spare: int = 1, day: str = DAY
     ) -> Hold:
-        """The reservations of the worker afterwards."""
+        """Reserve and return what the worker then holds."""
         self.store.reserve("acme", worker, limits, held, need, spare, day)
         return Hold(held.requests + need.requests, held.pages + need.pages)
 
     def refusal(self, *given: Any, **more: Any) -> str:
-        """The limit that is reached."""
+        """Return the limit that refuses a reservation."""
         with pytest.raises(LimitReached) as refused:
             self.reserve(*given, **more)
         return refused.value.limit
@@ -57,7 +57,7 @@ class Case:
 
 @pytest.fixture(params=["sqlite", "redis"])
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
-    """Each store in turn, with one key."""
+    """A case for each store."""
     if request.param == "sqlite":
         now = [1000.0]
         path = tmp_path / "keys.sqlite"
@@ -112,7 +112,7 @@ def test_reserved_and_counted_pages_together_stay_within_the_quota(case: Case) -
     assert case.used() == Usage(1, 10, 0, 0)
     assert case.refusal("w1", limits, Need(pages=1), one) == "pages-a-day"
     assert case.refusal("w2", limits, Need(pages=1), other) == "pages-a-day"
-    # One of six failed.
+    # One of six pages failed.
     case.settle(1, 5)
     case.reserve("w1", limits, Need(pages=1))
     assert case.used() == Usage(0, 5, 5, 5)
@@ -169,7 +169,7 @@ def test_rate_allows_a_burst_of_one_second(case: Case) -> None:
     case.reserve("w1", slow, Need(1, 1))
     assert case.used().full_s == pytest.approx(2.0, abs=0.5)
     assert case.refusal("w2", slow, Need(1, 1)) == "requests"
-    # Redis counts by its own clock, which runs on meanwhile.
+    # Redis uses its own clock, which advances during the loop.
     assert sum(is_admitted() for _ in range(12)) in {5, 6}
 
 
@@ -196,7 +196,7 @@ def test_silent_workers_reservations_are_released_but_pages_count(case: Case) ->
     for worker in ("w1", "w2"):
         case.store.keep_alive(worker)
         case.reserve(worker, KeyLimits(), Need(1, 0, 2))
-    case.let_leases_end()
+    case.expire_leases()
     case.store.keep_alive("w2")
     assert case.used() == Usage(1, 2, 0, 0)
     case.settle(1, 2)
@@ -212,8 +212,8 @@ def test_usage_older_than_a_year_is_deleted(case: Case) -> None:
     assert case.used(oldest_day()).today == 1
 
 
-# A service of four workers: each counts one page after the other until the quota is used up, and writes a byte for
-# each page that counts. A killed one has a successor.
+# A service of four workers. Each counts page after page until the quota is used up, and writes a byte per counted
+# page. A killed worker is replaced.
 SERVICE = """
 import os, sys
 from multiprocessing import get_context
@@ -273,13 +273,13 @@ def test_no_page_is_lost_or_counted_twice_when_workers_are_killed(case: Case) ->
     done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), cwd=ROOT, check=True)
     assert done.stderr == ""
     counted = case.store.usage("acme", day_of(time.time()))
-    # Of each that was killed, one page may be counted whose byte was not written any more.
+    # A killed worker may have counted one page without writing its byte.
     assert counted.this_month - 2 <= int(done.stdout) <= counted.this_month
-    # What the dead had in their blocks is given back, and used by the others.
+    # Pages reserved by killed workers are released and used by the others.
     assert counted == Usage(0, 0, quota, quota)
 
 
-# As every run of `ocrsvc keys` does; the last one that closes a file in WAL mode removes its log.
+# Opens and closes the file as `ocrsvc keys` does. SQLite deletes the log when the last connection closes.
 OPEN_AND_CLOSE = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM key').fetchall()"
 
 
@@ -287,11 +287,11 @@ def test_a_connection_closed_by_redis_fails_no_request(tmp_path: Path) -> None:
     with running_redis(tmp_path) as url, closing(open_store(url)) as store, closing(Redis.from_url(url)) as client:
         store.reserve("acme", "w1", KeyLimits(), NOTHING, Need(1, 0, 1), 1, DAY)
         client.client_kill_filter(_type="normal", skipme=True)
-        # Redis may also have lost the scripts.
+        # Redis may also lose its loaded scripts.
         client.script_flush()
         store.settle("acme", "w1", NOTHING, 1, 1, DAY)
         assert store.usage("acme", DAY) == Usage(0, 0, 1, 1)
-        # A change sent again, as its response was lost, is made once.
+        # A change repeated after a lost response is applied once.
         changed = StoredKey(KeyEntry("acme", created_at=1.0), ())
         assert [store.put(key) for key in (ACME, ACME, changed)] == [True, True, False]
         assert (store.keys(), store.version()) == ([ACME], 1)
@@ -318,10 +318,10 @@ def test_unusable_key_file_stops_the_start(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "notes").write_text("no database " * 100)
     with closing(sqlite3.connect(tmp_path / "other")) as other:
         other.execute("PRAGMA user_version = 77")
-    for name, said in (("notes", "names the file .*notes"), ("nowhere/x", "nowhere"), ("other", "not a key file")):
-        with pytest.raises(SettingsError, match=said):
+    for name, message in (("notes", "names the file .*notes"), ("nowhere/x", "nowhere"), ("other", "not a key file")):
+        with pytest.raises(SettingsError, match=message):
             check_store(f"sqlite:{tmp_path}/{name}")
-    # Root, as in CI, may access every file.
+    # Root, which runs CI, can access every file.
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(SettingsError, match="this user may not read and write it"):
         check_store(f"sqlite:{tmp_path}/keys.db")
@@ -330,7 +330,7 @@ def test_unusable_key_file_stops_the_start(tmp_path: Path, monkeypatch: pytest.M
 def test_key_file_of_an_earlier_version_keeps_keys_and_counts(tmp_path: Path) -> None:
     path = tmp_path / "keys.sqlite"
     with closing(sqlite3.connect(path)) as earlier:
-        # As the first checkouts made it: one key, three pages counted.
+        # A file of version 1 with one key and three counted pages.
         earlier.executescript((ROOT / "tests" / "keys_of_version_1.sql").read_text("utf-8"))
     check_store(f"sqlite:{path}")
     with closing(SqliteStore(path)) as store:
@@ -421,7 +421,7 @@ def test_gate_continues_after_an_unexpected_error(tmp_path: Path) -> None:
 def test_a_process_that_exits_keeps_the_write_ahead_log_of_others(tmp_path: Path) -> None:
     with keys_in(tmp_path) as keys:
         keys.add("anna")
-        # By its second connection.
+        # Opens the second connection.
         keys.usage("anna")
         path = tmp_path / "keys.db"
         subprocess.run([sys.executable, "-c", OPEN_AND_CLOSE, str(path)], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Admission of requests, and release of everything that an admitted request held."""
+"""Admission of requests, and release of the resources that an admitted request holds."""
 
 import io
 from collections.abc import Iterator
@@ -55,8 +55,8 @@ def caller_of(environ: dict[str, Any], header: str) -> str:
     return Request(environ, Settings(caller_header=header)).caller
 
 
-class Untouched(io.RawIOBase):
-    """A body that fails the test when it is read."""
+class UnreadBody(io.RawIOBase):
+    """A body that fails the test if it is read."""
 
     def readinto(self, _buffer: Any) -> int:
         raise AssertionError("the body was read")
@@ -71,7 +71,7 @@ def test_a_caller_over_its_limit_gets_429_and_retry_after_from_every_adapter(pat
             assert json_of(refused)[member] == 429
 
 
-def test_each_caller_has_a_limit_that_responses_free() -> None:
+def test_each_caller_has_a_limit_and_responses_free_it() -> None:
     with gated_app(caller_requests=1) as (app, engine, _):
         with under_way(app, engine, **from_address("10.0.0.1")):
             assert post(app, b"junk", **from_address("10.0.0.2")).status_code == 415
@@ -89,14 +89,14 @@ def test_the_caller_is_the_headers_last_entry_or_the_address(header: str, sent: 
 def test_addresses_of_one_ipv6_network_are_one_caller(address: str, expected: str) -> None:
     assert caller_of({"REMOTE_ADDR": address}, "") == expected
     sent = {"REMOTE_ADDR": "192.0.2.1", "HTTP_X_REAL_IP": "2001:db8::1"}
-    assert caller_of(sent, "X-Real-IP") == "2001:db8::1", "a header's value is used as it is"
+    assert caller_of(sent, "X-Real-IP") == "2001:db8::1", "a header's value is used unchanged"
 
 
 def test_a_full_queue_refuses_before_the_body_is_read() -> None:
     with gated_app(queue_size=1) as (app, engine, reader), under_way(app, engine), ThreadPoolExecutor(1) as pool:
         asked = pool.submit(post, app)
         wait_until(lambda: reader.waiting() == 1)
-        refused = post(app, environ_overrides={"wsgi.input": Untouched(), "CONTENT_LENGTH": "0"})
+        refused = post(app, environ_overrides={"wsgi.input": UnreadBody(), "CONTENT_LENGTH": "0"})
         assert (refused.status_code, json_of(refused)["code"]) == (503, "queue_full")
         assert int(refused.headers["Retry-After"]) >= 1
         engine.go.set()
@@ -112,7 +112,7 @@ def test_bodies_share_a_budget_and_always_release_it() -> None:
             assert post(app, b"small junk").status_code == 415
         for data, status in ((bytes(50_000), 415), (large[:41_000], 200), (bytes(60_001), 413), (large, 200)) * 3:
             assert post(app, data).status_code == status
-    # The largest body comes in, however small the budget.
+    # The largest allowed body is accepted even if it exceeds the budget.
     with gated_app(request_memory_bytes=1024) as (app, engine, _):
         engine.go.set()
         assert post(app, PNG + bytes(100_000)).status_code == 200

@@ -41,9 +41,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def counts(clock: Clock) -> RunCounts:
-    """Ten pages planned, two of them read before; three begun, of which one was read and one has failed."""
+    """Ten planned pages: two read before, one read now, one failed, one in progress."""
     counts = RunCounts(clock, planned=10, done_before=2)
-    # Planning does not count for the rate.
+    # Planning time does not count towards the rate.
     clock.now_s += 1000
     counts.begin()
     counts.begun(PageGroup(FILE, (1, 2, 3), (0, 1, 2)))
@@ -96,7 +96,7 @@ def test_a_terminal_shows_bar_rates_failures_and_workers(counts: RunCounts) -> N
     shown = console.export_text()
     assert line_of(counts) in " ".join(shown.split())
     assert "secret" not in shown
-    # Names are not interpreted as markup.
+    # Worker names are not interpreted as markup.
     assert ["[red]x[/red]", "1", "0.50"] in [line.split() for line in shown.splitlines()]
 
 
@@ -118,22 +118,22 @@ def test_the_progress_bar_shows_the_cursor_again_unless_quiet(monkeypatch: pytes
         counts.page(READ)
     shown = terminal.getvalue()
     assert ("1 of 3 pages" in shown) is not quiet
-    # The cursor, also where a second Ctrl-C ends the process.
-    for said in () if quiet else (begun, shown):
-        assert said.rfind("\x1b[?25h") > said.rfind("\x1b[?25l") >= 0
+    # The cursor is shown again, even if a second Ctrl-C ends the process.
+    for text in () if quiet else (begun, shown):
+        assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0
 
 
 def test_metrics_are_served_on_loopback() -> None:
-    said = io.StringIO()
-    with showing(quiet=True, metrics="0", output=said) as counts:
+    output = io.StringIO()
+    with showing(quiet=True, metrics="0", output=output) as counts:
         counts.planned = 10
         counts.begun(PageGroup(FILE, (1, 2, 3, 4), (0, 1, 2, 3)))
         counts.page(READ)
         counts.page(FAILED)
         counts.commit(77.0)
-        address = said.getvalue().split()[-1]
+        address = output.getvalue().split()[-1]
         port = address.rpartition(":")[2].partition("/")[0]
-        with pytest.raises(BadOption, match="cannot be opened"), showing(quiet=True, metrics=port, output=said):
+        with pytest.raises(BadOption, match="cannot be opened"), showing(quiet=True, metrics=port, output=output):
             pass
         assert address.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(address, timeout=10) as answer:
@@ -164,7 +164,7 @@ ODD = "<script>alert(1)<script>&amp; 'x\".png"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Thirty images and a file with an odd name that is not one; the fake engine reads them."""
+    """A folder of thirty images and a text file named like an image, read by the fake engine."""
     use_fake_engine(monkeypatch)
     folder = tmp_path / "pages"
     folder.mkdir()
@@ -176,7 +176,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def text_of(out: Path) -> str:
-    """The text of a report without its tags."""
+    """Return the text of a report without HTML tags."""
     return " ".join(html.unescape(re.sub("<[^>]*>", " ", (out / "report.html").read_text("utf-8"))).split())
 
 
@@ -200,7 +200,7 @@ def test_a_run_ends_with_a_report(folder: Path, tmp_path: Path, capsys: pytest.C
         assert part in text
     assert "fake_" not in text
     assert len(re.findall('<svg [^>]*aria-label="[^"]', source)) == 3
-    # It runs no code and loads nothing.
+    # The report runs no code and loads no resource.
     assert re.findall(r"<script|<[^>]* on\w+=", source) == []
     assert "default-src 'none'; style-src 'unsafe-inline'" in source
 
@@ -211,9 +211,9 @@ def test_the_report_is_rebuilt_from_the_destination_without_passwords(folder: Pa
     assert not (out / "report.html").exists()
     shutil.rmtree(folder)
     described = out / "_ocrsvc" / "run.json"
-    said = json.loads(described.read_bytes())
-    said["asked"]["sources"] = ["s3://me:secret@bucket/x", *map(str, range(30))]
-    described.write_text(json.dumps(said))
+    run_values = json.loads(described.read_bytes())
+    run_values["asked"]["sources"] = ["s3://me:secret@bucket/x", *map(str, range(30))]
+    described.write_text(json.dumps(run_values))
     assert run(["batch", "--report", "--out", str(out)]) == 0
     text = text_of(out)
     assert [part for part in ("Pages read 30 of 31", "s3://***@bucket/x", "and 11 more") if part not in text] == []

@@ -72,7 +72,7 @@ def test_shards_are_independent_and_their_number_is_fixed(tmp_path: Path) -> Non
 
 def test_a_second_command_on_a_shard_is_refused_while_the_first_runs(tmp_path: Path) -> None:
     with opened(tmp_path, FILES, DoubleReader()) as run:
-        # Also with a work folder of its own.
+        # A different work folder makes no difference.
         with pytest.raises(ShardInUse, match="on this machine") as refused:
             execute(tmp_path, FILES, DoubleReader(), work=tmp_path / "other")
         assert refused.value.exit_code == 75
@@ -83,7 +83,7 @@ def test_a_second_command_on_a_shard_is_refused_while_the_first_runs(tmp_path: P
 def test_a_command_on_another_machine_is_refused_until_it_takes_over(tmp_path: Path) -> None:
     owner = tmp_path / "_ocrsvc/owners/0-of-1"
     execute(tmp_path, FILES, DoubleReader(), limit=8)
-    # Killed on this machine.
+    # As if a command on this machine was killed.
     owner.write_text(socket.gethostname())
     execute(tmp_path, FILES, DoubleReader(), limit=8)
     assert not owner.exists()
@@ -138,7 +138,7 @@ def test_duplicates_are_copied_across_commands_but_failures_are_not(tmp_path: Pa
     files, reader = files_of(40, contents=7), DoubleReader(refused={"0003"})
     execute(tmp_path, files, reader, dedupe=True, limit=9)
     outcome = execute(tmp_path, files, reader, dedupe=True)
-    # Of 33 files 5 have the content of the one that failed, and 2 were copied before.
+    # 33 files are duplicates: 5 of the failed file, and 2 copied by the first command.
     assert (reader.reads.total(), outcome.copied, outcome.all_failed) == (12, 26, 1)
     assert [line["source"] for line in output(tmp_path) if line["error"]] == ["0003"]
     assert is_each_page_once(tmp_path, files)
@@ -208,7 +208,7 @@ def test_a_page_that_repeatedly_kills_the_process_fails_alone(tmp_path: Path) ->
 
         return execute(destination, FILES, DoubleReader(before=die), retry_failed=retry_failed)
 
-    # Suspected in ever smaller groups, then tried alone as often as any page.
+    # Suspected pages are retried in ever smaller groups, then alone up to the usual number of attempts.
     for _ in range(6):
         with suppress(Died):
             assert command().is_complete
@@ -216,7 +216,7 @@ def test_a_page_that_repeatedly_kills_the_process_fails_alone(tmp_path: Path) ->
     failed = [(line["source"], line["error"]["code"]) for line in output(tmp_path) if line["error"]]
     assert failed == [("0007", "image_crashes_engine")]
     assert is_each_page_once(tmp_path, FILES)
-    # Retried, it may kill the process once more.
+    # A retry may kill the process again.
     with suppress(Died):
         command(retry_failed=True)
     assert execute(tmp_path, FILES, DoubleReader(), retry_failed=True).all_failed == 0

@@ -29,7 +29,7 @@ from ocrsvc.errors import BadOption, BodyTooLarge, BrokenImage, OcrsvcError, Sou
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with images, documents, and other files."""
+    """A folder with images, documents and other files."""
     (tmp_path / "b" / "deep").mkdir(parents=True)
     for name, shade in {"a.png": 1, "c.jpg": 2, "b/x.png": 3, "b/deep/y.PNG": 4, "b/no_extension": 5}.items():
         (tmp_path / name).write_bytes(png(shade))
@@ -47,7 +47,7 @@ def test_a_folder_is_planned_in_name_order_with_page_counts(folder: Path) -> Non
     assert [file.total for file in files] == [1, 1, 1, 1, 1, 3, 2]
     assert load(files[3]) == png(3)
     assert plan(folder / "e.tif", folder, is_sorted=True) == files
-    # A file given by name is planned whatever its type.
+    # A file passed by name is planned whatever its type.
     assert names(plan(folder / "README.md"), folder) == ["README.md"]
     assert counts.skipped == {".md": 1, ".json": 1, "hidden": 1}
 
@@ -60,11 +60,12 @@ def test_file_types_are_detected_by_content(tmp_path: Path) -> None:
 
 
 def test_an_uncountable_document_is_planned_as_one_page_that_fails(tmp_path: Path) -> None:
-    for data, said in ((document(3)[:200], "damaged"), (document(3) + bytes(3000), "3 pages, of which 1 is planned")):
+    cut, large = document(3)[:200], document(3) + bytes(3000)
+    for data, message in ((cut, "damaged"), (large, "3 pages, of which 1 is planned")):
         (tmp_path / "scan.pdf").write_bytes(data)
         (file,) = plan(tmp_path, pages="2-", max_file_bytes=3000)
         assert (list(file.pages), file.total) == ([1], 0)
-        with pytest.raises((BrokenImage, SourceGone), match=said):
+        with pytest.raises((BrokenImage, SourceGone), match=message):
             load(file)
 
 
@@ -139,13 +140,13 @@ def test_the_output_of_runs_is_skipped(folder: Path) -> None:
     assert "folders of a run's output: 1" in counts.to_sentences()[0]
 
 
-@pytest.mark.parametrize(("name", "said"), [("nothing", "nothing cannot be read"), ("*.png", "No file matches")])
-def test_a_missing_source_ends_planning(tmp_path: Path, name: str, said: str) -> None:
-    with pytest.raises(SourceGone, match=said):
+@pytest.mark.parametrize(("name", "message"), [("nothing", "nothing cannot be read"), ("*.png", "No file matches")])
+def test_a_missing_source_ends_planning(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(SourceGone, match=message):
         plan(tmp_path / name)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
 def test_a_file_without_read_permission_is_a_page_that_fails(folder: Path) -> None:
     (folder / "README.md").chmod(0)
     (folder / "b").chmod(0)
@@ -195,13 +196,13 @@ def test_names_that_are_not_utf8_become_valid_text_and_are_found(tmp_path: Path)
 
 
 def test_too_large_and_changed_files_are_not_read(tmp_path: Path) -> None:
-    for name, size, said in (("large.png", 1 << 40, str(1 << 40)), ("small.png", 10, "changed")):
+    for name, size, message in (("large.png", 1 << 40, str(1 << 40)), ("small.png", 10, "changed")):
         with (tmp_path / name).open("wb") as file:
             file.truncate(size)
         (planned,) = plan(tmp_path / name)
         if name == "small.png":
             os.utime(tmp_path / name, (1, 1))
-        with pytest.raises((BodyTooLarge, SourceGone), match=said):
+        with pytest.raises((BodyTooLarge, SourceGone), match=message):
             load(planned)
 
 
@@ -213,14 +214,14 @@ def test_a_sample_is_reproducible_ordered_and_of_the_requested_size(folder: Path
     every, first, *others = pages_of(folder, None), *(pages_of(folder, "4", seed) for seed in range(1, 6))
     assert {len(pages) for pages in (first, *others)} == {4}
     assert first == pages_of(folder, "4", 1)
-    # Two of them may be the same by chance.
+    # Two samples may be equal by chance.
     assert any(first != other for other in others)
     assert [page for page in every if page in first] == first
     assert pages_of(folder, "99") == pages_of(folder, "100%") == every
     for wrong in ("", "-1", "101%", "5 %", "1e3", "half"):
         with pytest.raises(BadOption):
             plan(folder, sample=wrong)
-    # A share is taken by the page alone.
+    # Whether a page is sampled depends only on the page.
     assert set(pages_of(folder / "b", "50%")) <= set(pages_of(folder, "50%"))
 
 
@@ -254,7 +255,7 @@ def test_a_plan_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 
 @pytest.fixture
 def scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with images, an archive, a document, and a text file."""
+    """A folder with images, an archive, a document and a text file."""
     use_fake_engine(monkeypatch)
     (scans := tmp_path / "scans").mkdir()
     for number in range(3):
@@ -302,7 +303,7 @@ def test_update_appends_new_files(scans: Path, capsys: pytest.CaptureFixture[str
 def test_one_of_two_concurrent_updates_wins(scans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = scans.parent / "out"
     command = ["batch", str(scans), "--out", str(out), "--part-pages", "3", "--no-report"]
-    # Two machines with a shard each.
+    # Two machines run one shard each.
     first, second = ([*command, "--shard", f"{shard}/2", "--work", f"{out}{shard}"] for shard in range(2))
     assert run(first) == run(second) == 0
     before = sources_in(out)
@@ -324,5 +325,5 @@ def test_one_of_two_concurrent_updates_wins(scans: Path, monkeypatch: pytest.Mon
 
 
 def sources_in(out: Path) -> list[str]:
-    """The sources of all lines of the output, in its order."""
+    """Return the source of every line of the output, in order."""
     return [line["source"] for line in output(out)]

@@ -1,4 +1,4 @@
-"""Sources of a batch run in tars, zips and Parquet: images are planned, loaded by their places, and fail alone."""
+"""Sources of a batch run in tar, zip and Parquet files: planning, loading by offset or row, and isolated failures."""
 
 import bz2
 import gzip
@@ -52,7 +52,7 @@ def write_zip(path: Path, members: dict[str, bytes], packed: int = zipfile.ZIP_D
 
 
 def write_any(path: Path, members: dict[str, bytes]) -> Path:
-    """An archive of the kind that its name says; .cbz has something before it."""
+    """Write an archive in the format of its name; .cbz gets a script in front of the zip."""
     if path.suffix == ".zst":
         plain = write_tar(path, members).read_bytes()
         zstandard = pytest.importorskip("zstandard")
@@ -70,7 +70,7 @@ def write_any(path: Path, members: dict[str, bytes]) -> Path:
 
 
 def changed(path: Path, *changes: tuple[int, bytes]) -> Path:
-    """The file with these bytes at these places."""
+    """Overwrite bytes of the file at these offsets."""
     data = bytearray(path.read_bytes())
     for at, new in changes:
         data[at : at + len(new)] = new
@@ -87,7 +87,7 @@ def test_members_of_an_archive_are_planned_by_content(tmp_path: Path, name: str)
     files = plan(tmp_path, counts=counts)
     assert names(files, path) == PLANNED
     assert [file.total for file in files] == [1, 1, 1, 1, 2]
-    # Archives in archives are not opened.
+    # Archives inside archives are not opened.
     assert counts.skipped == {".json": 1, ".tar": 1}
     order = list(zip(files, PLANNED, strict=True))
     random.Random(1).shuffle(order)
@@ -167,7 +167,7 @@ def test_a_damaged_zip_member_fails_alone(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "s.zip", TWO, zipfile.ZIP_STORED)
     plain = path.read_bytes()
     local, entry, content = plain.find(b"PK\3\4"), plain.find(b"PK\1\2"), plain.find(png(1))
-    for changes, said in (
+    for changes, message in (
         ([(local + 6, b"\1"), (entry + 8, b"\1")], r"a\.png: It is encrypted in the zip"),
         ([(local + 8, b"\16"), (entry + 10, b"\16")], r"a\.png: .*method 14"),
         ([(content + 70, b"\0\1\2\3")], r"a\.png: .*Bad CRC-32"),
@@ -176,7 +176,7 @@ def test_a_damaged_zip_member_fails_alone(tmp_path: Path) -> None:
     ):
         path.write_bytes(plain)
         first, second = plan(changed(path, *changes))
-        with pytest.raises(BrokenArchive, match=said):
+        with pytest.raises(BrokenArchive, match=message):
             load(first)
         assert load(second) == png(2)
 
@@ -239,7 +239,7 @@ def test_corrupted_archives_end_as_pages_or_failures(
 
 
 def header_of(size: int, name: str = "a.png") -> bytes:
-    """A tar's header that says a size of up to 88 bits."""
+    """Return a tar header that declares a size of up to 88 bits."""
     header = bytearray(tarfile.TarInfo(name).tobuf(tarfile.GNU_FORMAT))
     header[124:136] = b"\x80" + size.to_bytes(11, "big")
     header[148:156] = b" " * 8
@@ -248,7 +248,7 @@ def header_of(size: int, name: str = "a.png") -> bytes:
 
 
 def tar_with_pax(size: str) -> bytes:
-    """A tar of an image of which an extension says another size."""
+    """Return a tar of an image whose pax header declares another size."""
     out, image = io.BytesIO(), tarfile.TarInfo("a.png")
     image.pax_headers, image.size = {"size": size}, len(png())
     with tarfile.open(fileobj=out, mode="w") as tar:
@@ -257,7 +257,7 @@ def tar_with_pax(size: str) -> bytes:
 
 
 def zip_with(offset: int, size: int) -> bytes:
-    """A zip whose directory says this offset and size of its two members."""
+    """Return a zip of two members whose directory declares this offset and size."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("a.png", png())
@@ -315,13 +315,13 @@ def test_a_tar_bomb_is_not_unpacked_but_a_tar_of_images_is(
 
 
 pa = pytest.importorskip("pyarrow")
-from pyarrow import parquet  # noqa: E402  after it is known to be there
+from pyarrow import parquet  # noqa: E402  after importorskip
 
 IMAGES = [png(shade) for shade in range(25)]
 
 
 def table_of(images: Sequence[bytes | None], kind: str = "bytes") -> Any:
-    """A table with ids and images, as bytes or as Hugging Face's data sets hold them."""
+    """Return a table of IDs and images, as bytes or as the structs of Hugging Face data sets."""
     ids = pa.array([f"id{number}" for number in range(len(images))])
     if kind == "bytes":
         return pa.table({"id": ids, "scan": pa.array(images, pa.binary())})
@@ -330,7 +330,7 @@ def table_of(images: Sequence[bytes | None], kind: str = "bytes") -> Any:
 
 
 def write_table(path: Path, table: Any) -> Path:
-    """The table, in groups of ten rows."""
+    """Write the table in row groups of ten."""
     parquet.write_table(table, path, row_group_size=10)
     return path
 
@@ -351,7 +351,7 @@ def test_documents_in_rows_have_their_pages(tmp_path: Path) -> None:
     assert load(files[0])[:5] == b"%PDF-"
     with pytest.raises(BrokenArchive, match="no image"):
         load(files[2])
-    # A document among images is not read as one page, nor a row that is larger than the limit.
+    # A document among images fails, and so does a row above the size limit.
     images = plan(write_table(tmp_path / "data.parquet", table_of([png(), document(3), bytes(100_000)])))
     assert load(images[0]) == png()
     with pytest.raises(SourceGone, match="document of 3 pages, of which 1 is planned"):
@@ -435,7 +435,7 @@ def test_links_do_not_escape_the_folder_of_a_table(tmp_path: Path) -> None:
     (data / "linked.png").symlink_to(other / "secret.png")
     (data / "within.png").symlink_to("own.png")
     write_table(data / "t.parquet", pa.table({"path": ["own.png", "linked/secret.png", "linked.png", "within.png"]}))
-    # The table's own folder may be reached through a link.
+    # A link in the path of the table itself is allowed.
     (tmp_path / "way").symlink_to(tmp_path / "real")
     table = tmp_path / "way" / "data" / "t.parquet"
     own, *outside, within = plan(table)
@@ -477,9 +477,9 @@ def test_a_parquet_file_that_unpacks_to_gigabytes_takes_bounded_memory(
     subprocess.run([sys.executable, "-c", BOMB, path, str(value_mb), str(rows)], check=True)
     assert path.stat().st_size < 100_000
     command = [sys.executable, "-m", "ocrsvc", "batch", path, "--out", out, "--limit", "40", "--no-report"]
-    # A process begins with the peak of the one that starts it, so a small one starts the run.
+    # A child's peak starts at the memory of its parent, so a small process starts the run.
     measured = run_program("-c", PEAK, *command, env={"OCRSVC_ISOLATION": "thread"})
     peak_kb, status = map(int, measured.stdout.split())
-    # The largest of its processes, those that it has started among them.
+    # The peak of the largest process of the run.
     assert peak_kb * 1024 < 500e6
     assert status == (75 if rows > 40 else 1)

@@ -43,7 +43,7 @@ def first_lines(outcomes: list[Outcome]) -> list[str]:
 
 @contextmanager
 def scripted(*answers: Reply | None) -> Iterator[tuple[str, list[Message]]]:
-    """A server with these responses, the last one repeated; its address, and the headers of its requests."""
+    """Serve these responses, repeating the last; yield the URL and the headers of the requests."""
     seen: list[Message] = []
 
     def reply(headers: Message, _body: bytes) -> Reply | None:
@@ -112,7 +112,7 @@ def test_options_reach_the_service(server: Server) -> None:
     assert sent == {"min_confidence": "0.000010000", "detect": "true"}
 
 
-def test_tables_come_with_their_cells_and_regions_with_their_lines() -> None:
+def test_tables_have_cells_and_regions_have_lines() -> None:
     read = answer_of(Response(200, None, json.dumps(read_data("client_page.json")).encode())).pages[0]
     (found,) = read.tables
     (one,) = read.regions
@@ -146,7 +146,7 @@ def read_many(url: str | list[str], pictures: Iterable[ImageInput], at_once: int
         return list(client.read_many(pictures, at_once=at_once))
 
 
-def read_many_later(url: str | list[str], pages: Iterable[ImageInput], at_once: int = 3, **how: Any) -> list[Outcome]:
+def read_many_async(url: str | list[str], pages: Iterable[ImageInput], at_once: int = 3, **how: Any) -> list[Outcome]:
     async def main() -> list[Outcome]:
         async with AsyncClient(url, **{"timeout_s": 60.0} | how) as client:
             return [outcome async for outcome in client.read_many(pages, at_once=at_once)]
@@ -154,7 +154,7 @@ def read_many_later(url: str | list[str], pages: Iterable[ImageInput], at_once: 
     return asyncio.run(main())
 
 
-both_ways = pytest.mark.parametrize("read", [read_many, read_many_later])
+both_ways = pytest.mark.parametrize("read", [read_many, read_many_async])
 ReadMany = Callable[..., list[Outcome]]
 
 
@@ -209,7 +209,7 @@ def test_wait_beyond_the_deadline_is_not_started() -> None:
 
 
 @pytest.mark.parametrize(("status", "text", "name"), data_of("client_errors"))
-def test_an_error_comes_back_as_its_class(status: int, text: str, name: str) -> None:
+def test_an_error_response_raises_its_class(status: int, text: str, name: str) -> None:
     body = text.encode() if text[0] in "<{" else problem(status, text)[2]
     with pytest.raises(errors.OcrsvcError) as caught:
         answer_of(Response(status, None, body))
@@ -267,7 +267,7 @@ def test_the_client_loads_no_numeric_library() -> None:
     assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
-def test_the_pages_of_a_document_come_with_their_numbers_and_errors(server: Server) -> None:
+def test_pages_of_a_document_have_numbers_and_errors(server: Server) -> None:
     with Client(server.url) as client:
         answer = client.read(tiff([40] * 6), pages="2,5-")
     assert ([page.number for page in answer.pages], answer.pages_total, answer.failed) == ([2, 5, 6], 6, {})
@@ -284,7 +284,7 @@ def test_stages_are_returned_on_request(server: Server) -> None:
     assert plain.stages == {}
 
 
-def test_a_request_carries_the_current_trace_of_its_program() -> None:
+def test_a_request_carries_the_callers_trace() -> None:
     pytest.importorskip("opentelemetry.propagate", reason="the extra otel is not installed: opentelemetry-api")
     from opentelemetry.context import attach, detach
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context

@@ -1,4 +1,4 @@
-"""Which service a request goes to, when to another, and when a service is left alone: decided without sockets."""
+"""Client load balancing without sockets: choice of service, retries elsewhere, and ejection of failing services."""
 
 import asyncio
 from collections import Counter
@@ -22,7 +22,7 @@ RULES = Rules(first_ejection_s=1, longest_ejection_s=8, patience_s=10)
 
 @dataclass
 class Bench:
-    """A balancer with a clock that the test moves; chance is always 0, and so the first of equals is chosen."""
+    """A balancer with a clock set by the test; random numbers are 0, so ties go to the first service."""
 
     addresses: Sequence[Address] = (A, B, C)
     now_s: float = 0.0
@@ -60,7 +60,7 @@ def pause_s(attempts: Attempts) -> float:
     return pause
 
 
-def test_addresses_are_parsed_each_once_and_names_apart() -> None:
+def test_urls_are_deduplicated_and_dns_names_marked() -> None:
     urls = ["http://a:8000/", "https://b/ocr/", "http://[::1]:9", "http://a:8000", "dns+http://all:8000/x"]
     *fixed, name = services_of(urls)
     assert [each.url for each in fixed] == ["http://a:8000", "https://b:443/ocr", "http://[::1]:9"]
@@ -117,22 +117,22 @@ def test_silence_counts_only_if_other_services_answer(answering: list[Address], 
 def test_all_places_are_released_and_one_request_probes_an_ejected_service(
     events: list[tuple[Outcome, float, bool]],
 ) -> None:
-    bench, under_way = Bench(), list[Place]()
+    bench, in_flight = Bench(), list[Place]()
     for outcome, seconds, ends in events:
         bench.now_s += seconds
-        if ends and under_way:
-            bench.balancer.end(under_way.pop(0), outcome)
+        if ends and in_flight:
+            bench.balancer.end(in_flight.pop(0), outcome)
         elif (place := bench.balancer.take()) is not None:
-            under_way.append(place)
+            in_flight.append(place)
         ejected = {each.url for each in bench.balancer.states() if each.state == "ejected"}
         for url in ejected:
-            assert sum(place.probe and place.host.address.url == url for place in under_way) <= 1
-    for place in under_way:
+            assert sum(place.probe and place.host.address.url == url for place in in_flight) <= 1
+    for place in in_flight:
         bench.balancer.end(place, Outcome.ANSWERED)
     assert [each.in_flight for each in bench.balancer.states()] == [0, 0, 0]
 
 
-def test_a_broken_request_goes_to_others_five_times_in_all() -> None:
+def test_a_broken_request_is_tried_on_a_limited_number_of_services() -> None:
     attempts, asked = Bench(NINE).attempts(), []
     while True:
         asked.append(place := next_place(attempts))
@@ -172,8 +172,8 @@ def test_page_that_fails_on_two_services_blames_neither() -> None:
 
 
 @dataclass
-class Names:
-    """Names that are looked up, and have the addresses that the test gives them; others are unknown."""
+class FakeDns:
+    """Resolves the host names of `urls` to the addresses in `known`; other names are unknown."""
 
     urls: list[str]
     known: dict[str, list[str]]
@@ -193,7 +193,7 @@ class Names:
         return self.known[name]
 
     def at(self, now_s: float) -> list[tuple[str, str]]:
-        """Every service after a request at this time, and how it is."""
+        """Make a request at this time and return the URL and state of every service."""
 
         async def ask() -> None:
             self.bench.now_s = now_s
@@ -205,14 +205,14 @@ class Names:
 
 
 def test_lookups_keep_the_state_of_remaining_services() -> None:
-    names = Names(["dns+http://all:8000"], {"all": ["10.0.0.1", "10.0.0.2"]})
-    names.at(0.0)
-    names.bench.balancer.end(names.bench.take(), Outcome.NOT_CONNECTED)
-    names.known["all"] = ["10.0.0.1", "10.0.0.3"]
-    names.at(29.0)
-    assert names.asked == 1
-    assert names.at(30.0) == [("http://10.0.0.1:8000", "ejected"), ("http://10.0.0.3:8000", "open")]
-    names.known.clear()
-    assert (len(names.at(60.0)), names.asked) == (2, 3)
+    dns = FakeDns(["dns+http://all:8000"], {"all": ["10.0.0.1", "10.0.0.2"]})
+    dns.at(0.0)
+    dns.bench.balancer.end(dns.bench.take(), Outcome.NOT_CONNECTED)
+    dns.known["all"] = ["10.0.0.1", "10.0.0.3"]
+    dns.at(29.0)
+    assert dns.asked == 1
+    assert dns.at(30.0) == [("http://10.0.0.1:8000", "ejected"), ("http://10.0.0.3:8000", "open")]
+    dns.known.clear()
+    assert (len(dns.at(60.0)), dns.asked) == (2, 3)
     with pytest.raises(errors.NotConnected, match="nowhere: Name or service not known"):
-        Names(["dns+http://nowhere:8000"], {}).at(0.0)
+        FakeDns(["dns+http://nowhere:8000"], {}).at(0.0)

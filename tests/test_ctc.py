@@ -1,4 +1,4 @@
-"""CTC: paths worked by hand, the sum over every path there is, and a slow search written from the paper."""
+"""CTC decoding checked against hand-worked paths and a slow reference search."""
 
 from collections import defaultdict
 
@@ -46,7 +46,7 @@ def probabilities(scores: NDArray[np.float32]) -> Table:
 
 
 def slow_search(table: Table, width: int, keep: int) -> Text:
-    """A. Hannun et al. 2014, algorithm 1 without a language model, with dicts."""
+    """Reference: A. Hannun et al. 2014, algorithm 1 without a language model."""
     beam: dict[Text, tuple[float, float]] = {(): (1.0, 0.0)}
     for step in table:
         grown: dict[Text, list[float]] = defaultdict(lambda: [0.0, 0.0])

@@ -1,4 +1,4 @@
-"""docling-serve's API: documents answered at once, as archives, and as tasks that somebody asks after."""
+"""docling-serve's API: synchronous conversions, archives, and tasks that the client polls."""
 
 import io
 import json
@@ -22,8 +22,8 @@ WAIT_S = 30.0
 SEEN = "200x100 auto True False None"
 
 
-class Place(JobsApp):
-    """How the adapter is asked."""
+class DoclingApp(JobsApp):
+    """The application with the requests of docling-serve."""
 
     def convert(self, data: bytes, name: str = "a.pdf", path: str = "/v1/convert/file", **fields: Any) -> Any:
         return self.client.post(path, data={"files": (io.BytesIO(data), name), **fields})
@@ -44,14 +44,14 @@ class Place(JobsApp):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with Place.running(tmp_path_factory.mktemp("jobs"), Settings(max_pages=12)) as found:
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoclingApp]:
+    with DoclingApp.running(tmp_path_factory.mktemp("jobs"), Settings(max_pages=12)) as found:
         yield found
 
 
-def test_only_requested_formats_are_returned(place: Place) -> None:
+def test_only_requested_formats_are_returned(app: DoclingApp) -> None:
     sent: Any = {"to_formats": ["md", "json", "html", "doctags"], "do_table_structure": "false"}
-    answer = json_of(place.convert(PNG, "folder/page one.png", **sent))
+    answer = json_of(app.convert(PNG, "folder/page one.png", **sent))
     document = answer["document"]
     assert (answer["status"], answer["errors"], document["filename"]) == ("success", [], "page one.png")
     assert document["text_content"] is None
@@ -63,16 +63,16 @@ def test_only_requested_formats_are_returned(place: Place) -> None:
     assert first["prov"][0]["bbox"] == {"l": 16, "t": 8, "r": 48, "b": 16, "coord_origin": "TOPLEFT"}
 
 
-def test_refusals_name_no_parameter_of_another_api(place: Place) -> None:
-    many = json_of(place.convert(pdf(*[GRAY] * 13)))
+def test_refusals_name_no_parameter_of_another_api(app: DoclingApp) -> None:
+    many = json_of(app.convert(pdf(*[GRAY] * 13)))
     assert "Request at most 12 pages at a time" in many["detail"]
     assert "pages=" not in many["detail"]
-    image = json_of(place.convert(PNG, "a.png", do_ocr="false"))
+    image = json_of(app.convert(PNG, "a.png", do_ocr="false"))
     assert "text_layer" not in json.dumps(image)
 
 
-def test_table_replaces_its_lines(place: Place) -> None:
-    document = json_of(place.convert(PNG, to_formats=["json", "html", "doctags"]))["document"]
+def test_table_replaces_its_lines(app: DoclingApp) -> None:
+    document = json_of(app.convert(PNG, to_formats=["json", "html", "doctags"]))["document"]
     content = document["json_content"]
     assert [child["$ref"] for child in content["body"]["children"]] == ["#/tables/0", "#/texts/0"]
     data = content["tables"][0]["data"]
@@ -81,25 +81,25 @@ def test_table_replaces_its_lines(place: Place) -> None:
     assert f"<fcel>{TEXT}<ecel><nl></otsl>" in document["doctags_content"]
 
 
-def test_page_break_is_inserted_and_blank_pages_are_skipped(place: Place) -> None:
+def test_page_break_is_inserted_and_blank_pages_are_skipped(app: DoclingApp) -> None:
     sent: Any = {"to_formats": ["md", "json"], "md_page_break_placeholder": "<<break>>"}
-    document = json_of(place.convert(pdf(GRAY, WHITE, GRAY), **sent))["document"]
+    document = json_of(app.convert(pdf(GRAY, WHITE, GRAY), **sent))["document"]
     assert document["md_content"].count("<<break>>") == 1
     pages = {item["prov"][0]["page_no"] for item in document["json_content"]["texts"]}
     assert (pages, list(document["json_content"]["pages"])) == ({1, 3}, ["1", "2", "3"])
 
 
 @pytest.mark.parametrize("sent", [["2", "9223372036854775807"], "[2, 3]"])
-def test_only_requested_pages_are_read(place: Place, sent: object) -> None:
-    document = json_of(place.convert(pdf(GRAY, GRAY, GRAY), to_formats="json", page_range=sent))["document"]
+def test_only_requested_pages_are_read(app: DoclingApp, sent: object) -> None:
+    document = json_of(app.convert(pdf(GRAY, GRAY, GRAY), to_formats="json", page_range=sent))["document"]
     assert list(document["json_content"]["pages"]) == ["2", "3"]
 
 
-def test_abort_on_error_decides_whether_a_failed_page_fails_the_document(place: Place) -> None:
-    answer = json_of(place.convert(pdf(GRAY, BLACK)))
+def test_abort_on_error_decides_whether_a_failed_page_fails_the_document(app: DoclingApp) -> None:
+    answer = json_of(app.convert(pdf(GRAY, BLACK)))
     assert (answer["status"], [error["page_no"] for error in answer["errors"]]) == ("partial_success", [2])
     assert SEEN in answer["document"]["md_content"]
-    answer = json_of(place.convert(pdf(GRAY, BLACK), abort_on_error="true"))
+    answer = json_of(app.convert(pdf(GRAY, BLACK), abort_on_error="true"))
     assert (answer["status"], answer["document"]["md_content"]) == ("failure", None)
 
 
@@ -112,17 +112,17 @@ def test_pdf_text_layer_is_used_on_request(fields: list[tuple[str, object]], tex
     assert asked.read_options(has_models=False).text_layer == text_layer
 
 
-def test_do_ocr_false_uses_no_engine_and_a_bad_document_fails_in_a_200(place: Place) -> None:
-    answer = json_of(place.convert(pdf(GRAY), do_ocr="false"))
+def test_do_ocr_false_uses_no_engine_and_a_bad_document_fails_in_a_200(app: DoclingApp) -> None:
+    answer = json_of(app.convert(pdf(GRAY), do_ocr="false"))
     assert (answer["status"], answer["document"]["md_content"].strip()) == ("success", "")
-    answer = json_of(place.convert(b"hello", "a.docx"))
+    answer = json_of(app.convert(b"hello", "a.docx"))
     assert answer["status"] == "failure"
     assert "plain text" in answer["errors"][0]["error_message"]
 
 
-def test_several_files_are_returned_as_an_archive_without_failed_ones(place: Place) -> None:
+def test_several_files_are_returned_as_an_archive_without_failed_ones(app: DoclingApp) -> None:
     files = [(io.BytesIO(data), name) for data, name in ((PNG, "a.png"), (PNG, "../a.png"), (b"no", "b.png"))]
-    response = place.client.post("/v1/convert/file", data={"files": files, "to_formats": ["text", "json"]})
+    response = app.client.post("/v1/convert/file", data={"files": files, "to_formats": ["text", "json"]})
     packed = zipfile.ZipFile(io.BytesIO(response.data))
     assert response.content_type == "application/zip"
     assert packed.namelist() == ["a.txt", "a.json", "a_2.txt", "a_2.json"]
@@ -138,77 +138,77 @@ def test_several_files_are_returned_as_an_archive_without_failed_ones(place: Pla
     ],
 )
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-def test_sources_in_json_are_read_in_both_versions(place: Place, version: str, body: dict[str, Any]) -> None:
-    answer = json_of(place.client.post(f"/{version}/convert/source", json=body))
+def test_sources_in_json_are_read_in_both_versions(app: DoclingApp, version: str, body: dict[str, Any]) -> None:
+    answer = json_of(app.client.post(f"/{version}/convert/source", json=body))
     assert (answer["status"], answer["document"]["filename"]) == ("success", "a.png")
 
 
 @pytest.mark.parametrize(("fields", "named"), data_of("docling_refused")["fields"])
 @pytest.mark.parametrize("path", ["/v1/convert/file", "/v1/convert/file/async"])
-def test_unsupported_options_are_refused(place: Place, path: str, fields: dict[str, Any], named: str) -> None:
-    response = place.convert(PNG, path=path, **fields)
+def test_unsupported_options_are_refused(app: DoclingApp, path: str, fields: dict[str, Any], named: str) -> None:
+    response = app.convert(PNG, path=path, **fields)
     assert response.status_code == 422
     assert named in json_of(response)["detail"]
 
 
 @pytest.mark.parametrize(("body", "named"), data_of("docling_refused")["bodies"])
-def test_invalid_sources_are_refused(place: Place, body: dict[str, Any], named: str) -> None:
-    response = place.client.post("/v1/convert/source", json=body)
+def test_invalid_sources_are_refused(app: DoclingApp, body: dict[str, Any], named: str) -> None:
+    response = app.client.post("/v1/convert/source", json=body)
     if named == "to_formats":
-        # An empty list counts as nothing, as in every other format.
+        # An empty list of formats counts as absent, as in every other adapter.
         assert json_of(response)["status"] == "failure"
         return
     assert response.status_code == 422
     assert named in json_of(response)["detail"]
 
 
-def test_asynchronous_request_is_polled_and_fetched(place: Place) -> None:
-    task_id = place.job(pdf(GRAY, BLACK), to_formats=["md", "json"], page_range=["1", "2"])
-    assert place.ask(task_id)["task_status"] == "pending"
-    early = place.client.get(f"/v1/result/{task_id}")
-    # The client takes these words for "not yet".
+def test_asynchronous_request_is_polled_and_fetched(app: DoclingApp) -> None:
+    task_id = app.job(pdf(GRAY, BLACK), to_formats=["md", "json"], page_range=["1", "2"])
+    assert app.ask(task_id)["task_status"] == "pending"
+    early = app.client.get(f"/v1/result/{task_id}")
+    # The client takes this message to mean "not ready yet".
     assert (early.status_code, json_of(early)["detail"].startswith("Task result not found")) == (404, True)
-    with place.working():
-        status = place.ask(task_id, wait=WAIT_S)
+    with app.working():
+        status = app.ask(task_id, wait=WAIT_S)
     assert (status["task_status"], status["task_meta"]["num_succeeded"]) == ("success", 1)
-    answer = json_of(place.client.get(f"/v1/result/{task_id}"))
+    answer = json_of(app.client.get(f"/v1/result/{task_id}"))
     assert (answer["status"], [error["page_no"] for error in answer["errors"]]) == ("partial_success", [2])
     assert SEEN in answer["document"]["md_content"]
     assert answer["document"]["json_content"]["texts"][-1]["text"] == SEEN
 
 
-def test_asynchronous_archive_and_abort_on_error(place: Place) -> None:
-    response = place.client.get(f"/v1/result/{place.done(pdf(GRAY), target_type='zip')}")
+def test_asynchronous_archive_and_abort_on_error(app: DoclingApp) -> None:
+    response = app.client.get(f"/v1/result/{app.done(pdf(GRAY), target_type='zip')}")
     assert zipfile.ZipFile(io.BytesIO(response.data)).namelist() == ["a.md"]
-    answer = json_of(place.client.get(f"/v1/result/{place.done(pdf(GRAY, BLACK), abort_on_error='true')}"))
+    answer = json_of(app.client.get(f"/v1/result/{app.done(pdf(GRAY, BLACK), abort_on_error='true')}"))
     assert (answer["status"], answer["document"]["md_content"]) == ("failure", None)
 
 
 @pytest.mark.parametrize("path", ["/v1/status/poll/{}", "/v1/result/{}"])
-def test_unknown_task_or_one_of_another_adapter_is_404(place: Place, path: str) -> None:
+def test_unknown_task_or_one_of_another_adapter_is_404(app: DoclingApp, path: str) -> None:
     upload = {"file": (io.BytesIO(pdf(GRAY)), "a.pdf"), "json": "{}"}
-    other = json_of(place.client.post("/api/doc/upload", data=upload))["data"]
+    other = json_of(app.client.post("/api/doc/upload", data=upload))["data"]
     for name in ("none", "%2e%2e", other):
-        response = place.client.get(path.format(name))
+        response = app.client.get(path.format(name))
         assert (response.status_code, json_of(response)) == (404, {"detail": "Task not found."})
 
 
-def test_asynchronous_request_takes_one_document(place: Place) -> None:
+def test_asynchronous_request_takes_one_document(app: DoclingApp) -> None:
     files = [(io.BytesIO(PNG), "a.png"), (io.BytesIO(PNG), "b.png")]
-    response = place.client.post("/v1/convert/file/async", data={"files": files})
+    response = app.client.post("/v1/convert/file/async", data={"files": files})
     assert (response.status_code, "one document" in json_of(response)["detail"]) == (422, True)
 
 
-def test_time_limit_covers_all_documents(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_covers_all_documents(app: DoclingApp, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[float] = []
-    read = place.reader.read
+    read = app.reader.read
 
     def noting(data: bytes, options: Any, limit_s: float, context: Any) -> Any:
         limits.append(limit_s)
         return read(data, options, limit_s, context)
 
-    monkeypatch.setattr(place.reader, "read", noting)
+    monkeypatch.setattr(app.reader, "read", noting)
     files = [(io.BytesIO(PNG), f"{number}.png") for number in range(3)]
-    response = place.client.post("/v1/convert/file", data={"files": files, "document_timeout": "60"})
+    response = app.client.post("/v1/convert/file", data={"files": files, "document_timeout": "60"})
     assert response.status_code == 200, response.text
     assert 60 >= limits[0] > limits[1] > limits[2] > 0

@@ -1,4 +1,4 @@
-"""The threads in front of an engine: every job has its own result or error."""
+"""The executor's engine threads: every job gets its own result or error."""
 
 import errno
 import threading
@@ -18,7 +18,7 @@ FAR_S = 30.0
 
 
 class Work(Job[str]):
-    """A text that is to be answered in capitals."""
+    """A job whose result is its text in capitals."""
 
     def __init__(self, text: str, deadline_s: float = FAR_S, context: RequestContext = DEFAULT_CONTEXT) -> None:
         super().__init__(time.monotonic() + deadline_s, context)
@@ -26,7 +26,7 @@ class Work(Job[str]):
 
 
 class Upper:
-    """Answers in capitals, fails on "bad" and "leave", and can be held."""
+    """Capitalizes texts, fails on "bad" and "leave", and waits for `gate` if there is one."""
 
     def __init__(self, gate: threading.Event | None = None) -> None:
         self.gate = gate

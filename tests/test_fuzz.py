@@ -54,7 +54,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Flas
 @pytest.mark.parametrize("adapter", adapters())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
-def test_anything_is_answered_in_its_format(clients: dict[str, FlaskClient], adapter: str, data: st.DataObject) -> None:
+def test_responses_have_the_adapters_format(clients: dict[str, FlaskClient], adapter: str, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(PATHS[adapter]))
     base_url = f"http://127.0.0.1:{adapters()[adapter].port or 8000}"
     headers: dict[str, Any] = {"X-Width": data.draw(st.sampled_from(["1", "x", "99999", ""])), "X-Height": "1"}
@@ -64,12 +64,12 @@ def test_anything_is_answered_in_its_format(clients: dict[str, FlaskClient], ada
     body, content_type = data.draw(BODIES), data.draw(TYPES)
     response = clients[adapter].post(path, data=body, content_type=content_type, base_url=base_url, headers=headers)
     assert response.status_code != 500
-    # Mistral's path is that of the native API, which gets all that has no document.
+    # Mistral shares its path with the native API, which answers requests without a document.
     assert response.content_type != "application/problem+json" or adapter == "mistral"
 
 
 def run(tmp_path: Path, script: str, *args: str) -> Any:
-    """The figures of a benchmark that must find nothing; what it printed is shown otherwise."""
+    """Run a benchmark that must succeed and return its results."""
     out = tmp_path / "figures.json"
     done = run_program(f"benchmarks/{script}", *args, "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -78,7 +78,7 @@ def run(tmp_path: Path, script: str, *args: str) -> Any:
 
 def test_malformed_grpc_calls_end_with_a_status(tmp_path: Path) -> None:
     figures = run(tmp_path, "fuzz.py", "--only", "grpc", "--inputs", "500")
-    # All kinds of ends occur.
+    # Calls end in every way.
     assert {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "served", "GOAWAY"} <= set(figures["ends"])
     assert figures["inputs"] == 500
 

@@ -1,4 +1,4 @@
-"""Boxes, outlines and perspective of lines, against worked sums and hand-made pictures."""
+"""Boxes, outlines and perspective of lines, checked against hand-worked results and drawn images."""
 
 import cv2
 import numpy as np
@@ -40,7 +40,7 @@ def test_boxes_of_a_turned_half_size_copy_are_restored(degrees: int, page_size: 
 
 
 def arc() -> Outline:
-    """A line 20 px thick along a quarter of a circle of 100 px."""
+    """Return a line 20 px thick along a quarter of a circle with a radius of 100 px."""
     angles = np.radians(np.linspace(-135, -45, 9))
     rim = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     return np.concatenate([150 + 110 * rim, (150 + 90 * rim)[::-1]]).astype(np.float32)
@@ -68,7 +68,7 @@ def test_parts_of_a_quad_without_an_area_are_inside_it(corners: list[tuple[int, 
     assert (part <= quad.max(axis=0)).all()
 
 
-# Lines of pages seen from the side: the rectangles that a detector finds become the quads that they are.
+# Pages photographed at an angle: the detector's rectangles become quads that follow the perspective.
 SIZE = 1000
 
 

@@ -1,4 +1,4 @@
-"""gRPC's own framing, time limits and texts, and the .proto files that are read at run time."""
+"""gRPC framing, time limits, status messages and connections, without sockets."""
 
 import gzip
 import struct
@@ -75,7 +75,7 @@ def test_a_malformed_time_limit_is_refused(text: str) -> None:
     [
         ("grpc_tfserving", None, Code.OK, "ok", []),
         ("grpc_tfserving", errors.QueueFull("-"), Code.UNAVAILABLE, "queue_full", [("refused", 503, "/x")]),
-        # The path of an unknown method is the caller's own text.
+        # The path of an unknown method comes from the caller, so it is not listed.
         ("grpc", CallFailed(Code.UNIMPLEMENTED, "-"), Code.UNIMPLEMENTED, "grpc_unimplemented", [("caller", 0, "")]),
     ],
 )
@@ -113,7 +113,7 @@ FRAMES = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(FRAMES, max_size=6), st.lists(st.binary(max_size=12), max_size=3), st.booleans())
-def test_closed_connection_holds_no_memory(frames: list[bytes], bodies: list[bytes], parting: bool) -> None:
+def test_closed_connection_holds_no_memory(frames: list[bytes], bodies: list[bytes], shuts_down: bool) -> None:
     host = StubServer()
     connection, client = Connection(host), H2Connection(H2Configuration(client_side=True))
     client.initiate_connection()
@@ -122,7 +122,7 @@ def test_closed_connection_holds_no_memory(frames: list[bytes], bodies: list[byt
         client.send_headers(2 * number + 1, [*headers, ("content-type", "application/grpc"), ("te", "trailers")])
         client.send_data(2 * number + 1, body, end_stream=number != 1)
     connection.receive(client.data_to_send())
-    if parting:
+    if shuts_down:
         connection.begin_shutdown()
     for sent in frames:
         if not connection.broken:

@@ -17,7 +17,7 @@ from isolation_support import children_of
 from support import Server, process_state, run_program, run_server, start_server, wait_until
 
 ANSWER_S = 30.0
-# Much less than the minute that a read which hangs has.
+# Well below the minute that a hanging read may take.
 GONE_S = 25.0
 PROCESS = {"OCRSVC_ISOLATION": "process", "OCRSVC_ENGINE_THREADS": "2"}
 ONE = {**PROCESS, "OCRSVC_WORKERS": "1"}
@@ -27,18 +27,18 @@ def post(server: Server) -> requests.Response:
     return requests.post(f"{server.url}/v1/ocr", data=png(), timeout=ANSWER_S)
 
 
-def family_of(pid: int) -> list[int]:
-    return [pid, *(below for child in children_of(pid) for below in family_of(child))]
+def process_tree(pid: int) -> list[int]:
+    return [pid, *(below for child in children_of(pid) for below in process_tree(child))]
 
 
-def lives(pid: int) -> bool:
-    """Whether a process is there and is no zombie that its new parent has not reaped yet."""
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
     return process_state(pid) not in ("", "Z")
 
 
 @contextmanager
-def posted(server: Server) -> Iterator[list[int]]:
-    """A request that is under way while the block runs; afterwards its status, 0 for a connection that broke."""
+def request_in_flight(server: Server) -> Iterator[list[int]]:
+    """Hold a request in flight during the block; yield a list that receives its status, 0 for a broken connection."""
     statuses: list[int] = []
 
     def ask() -> None:
@@ -71,7 +71,7 @@ def test_poison_image_is_refused_by_other_workers() -> None:
         server.wait_for("READY in", count=2)
         first = post(server)
         assert (first.status_code, first.json()["code"]) == (422, "image_crashes_engine")
-        # The answer may be here before the log's line is.
+        # The response may arrive before the log line.
         server.wait_for(r"CHILD \d+ LOST: SIGABRT", count=2)
         worker = int(server.wait_for(r"\[(\d+)\] \[ERROR\] DENYLISTED image [0-9a-f]{32}: SIGABRT")[1])
         os.kill(worker, signal.SIGSTOP)
@@ -97,22 +97,22 @@ def test_a_signal_to_the_whole_group_loses_no_request() -> None:
     env = {**ONE, "OCRSVC_FAKE_LATENCY_S": "1.0", "OCRSVC_LOG_LEVEL": "debug"}
     with start_server(env) as server:
         server.wait_for("READY in")
-        family = family_of(server.pid)
-        with posted(server) as statuses:
-            for pid in family:
+        tree = process_tree(server.pid)
+        with request_in_flight(server) as statuses:
+            for pid in tree:
                 os.kill(pid, signal.SIGTERM)
         assert statuses == [200]
         assert server.wait_for_exit() == 0
-        assert [pid for pid in family if lives(pid)] == []
+        assert [pid for pid in tree if is_alive(pid)] == []
 
 
 def test_killed_worker_leaves_no_process_and_is_replaced() -> None:
     with run_server(ONE) as server:
         [worker] = server.workers()
-        family = family_of(worker)
-        assert len(family) == 4
+        tree = process_tree(worker)
+        assert len(tree) == 4
         os.kill(worker, signal.SIGKILL)
-        wait_until(lambda: not any(map(lives, family)), "a child has outlived its worker", GONE_S)
+        wait_until(lambda: not any(map(is_alive, tree)), "all children have ended", GONE_S)
         server.wait_for("READY in", count=2)
         assert post(server).status_code == 200
 
@@ -122,14 +122,14 @@ def test_killed_arbiter_leaves_no_process_even_during_a_hang(isolation: str) -> 
     env = {**ONE, "OCRSVC_ISOLATION": isolation, "OCRSVC_FAKE_FAULT": "hang", "OCRSVC_LOG_LEVEL": "debug"}
     with start_server(env) as server:
         server.wait_for("READY in")
-        family = family_of(server.pid)
-        with posted(server) as statuses:
+        tree = process_tree(server.pid)
+        with request_in_flight(server) as statuses:
             server.process.kill()
-            wait_until(lambda: not any(map(lives, family)), f"{family} are left", GONE_S)
+            wait_until(lambda: not any(map(is_alive, tree)), f"processes {tree} have ended", GONE_S)
         assert statuses == [0]
 
 
-# 1 % poison, a child killed every 0.5 s, the arbiter killed at last.
+# Sends 1 % poison images, kills a child every 0.5 s, and finally kills the arbiter.
 def test_random_kills_fail_only_poison_images() -> None:
     done = run_program("benchmarks/chaos.py", "--seconds", "6", "--gone", GONE_S)
     assert done.returncode == 0, done.stdout + done.stderr

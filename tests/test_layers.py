@@ -1,4 +1,4 @@
-"""A package is a layer: it imports packages below its own, and none beside it (docs/architecture.md)."""
+"""Every package is a layer and imports only packages of lower layers (docs/architecture.md)."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from support import ROOT
 
 PACKAGE = ROOT / "ocrsvc"
 
-# Packages, and files at the top, level by level.
+# Packages and top-level modules, lowest level first.
 LEVELS = (
     "errors results plugins",
     "settings",
@@ -41,7 +41,7 @@ def layer_of(module: str) -> str | None:
 
 
 def imports_of(source: str) -> Iterator[str]:
-    """The modules of this package that a source imports, wherever the import stands."""
+    """Yield the ocrsvc modules that a source imports, at any nesting level."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names if name.name.split(".")[0] == "ocrsvc")
@@ -52,13 +52,13 @@ def imports_of(source: str) -> Iterator[str]:
 
 
 def _owner(module: str, name: str) -> str:
-    """`from module import name` names a submodule, or something that the module owns."""
+    """Return the submodule that `from module import name` imports, or the module if `name` is defined in it."""
     path = ROOT.joinpath(*module.split("."), name)
     return f"{module}.{name}" if path.is_dir() or path.with_suffix(".py").is_file() else module
 
 
-def climbing(module: str, source: str) -> list[str]:
-    """The imports of a module that do not go to a lower layer or stay in its own."""
+def forbidden_imports(module: str, source: str) -> list[str]:
+    """Return the imports of a module from a higher layer or another package of its level."""
     own = layer_of(module)
     assert own in LAYERS, f"{module} has no layer: add its package to the table"
     wrong = []
@@ -74,16 +74,16 @@ def source_of(module: str) -> str:
 
 
 def test_modules_import_only_from_layers_below() -> None:
-    assert [wrong for module in modules() for wrong in climbing(module, source_of(module))] == []
+    assert [wrong for module in modules() for wrong in forbidden_imports(module, source_of(module))] == []
 
 
-# What several formats have in common lies below them.
+# Packages that several adapters share.
 COMMON = {"context", "model_protocols"}
-# Clients of PaddleX send its JSON in a tensor of KServe v2.
+# PaddleX clients send its JSON in a KServe v2 tensor.
 SHARED = {"kserve": {"paddlex"}}
 
 
-def test_an_adapter_does_not_know_the_others() -> None:
+def test_an_adapter_imports_no_other_adapter() -> None:
     for module in (module for module in modules() if module.startswith("ocrsvc.adapters.")):
         product = module.split(".")[2]
         imports = (target for target in imports_of(source_of(module)) if target.startswith("ocrsvc.adapters."))
@@ -91,7 +91,7 @@ def test_an_adapter_does_not_know_the_others() -> None:
         assert others <= SHARED.get(product, set()), module
 
 
-def test_init_files_are_empty_but_for_the_version_and_the_client() -> None:
+def test_init_files_are_empty_except_for_the_version_and_the_client() -> None:
     expected = {PACKAGE: ["__version__"], PACKAGE / "client": ["__all__"]}
     for file in PACKAGE.rglob("__init__.py"):
         body = ast.parse(file.read_text(encoding="utf-8")).body

@@ -1,4 +1,4 @@
-"""The layout of a page: regions that the model finds, their lines, and boxes where they are seen."""
+"""Page layout: the regions of the model, their lines, and boxes in display coordinates."""
 
 import random
 import sys
@@ -66,7 +66,7 @@ def test_pages_without_regions_or_lines_are_handled() -> None:
 
 
 def test_regions_of_a_turned_page_are_in_display_coordinates() -> None:
-    # Upright, the page is 400 wide and 300 high; it is shown turned by 90 degrees.
+    # The page is 400 px wide and 300 px high when upright, and displayed rotated by 90 degrees.
     page = Page(300, 400, 270, ())
     (region,) = assign_lines(page, [FoundRegion("figure", 0.5, (10.0, 20.0, 110.0, 70.0))])
     assert region.box == ((280.0, 10.0), (280.0, 110.0), (230.0, 110.0), (230.0, 10.0))

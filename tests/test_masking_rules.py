@@ -1,4 +1,4 @@
-"""What the rules of masking find in texts, how well, and in linear time."""
+"""Masking rules: what they find, precision and recall, and linear time."""
 
 import re
 import time
@@ -17,12 +17,12 @@ from ocrsvc.settings.load import read_settings
 BUILT_IN: tuple[MaskKind, ...] = ("id", "phone", "card", "mail")
 ALL = make_rules(BUILT_IN)
 TABLE = rows()
-# Measured by this table; the kinds with check digits have to reach 0.98, the others are what they are.
+# Minimum precision and recall: 0.98 for kinds with check digits, the measured values for the others.
 LEAST = {"id": (0.98, 0.98), "card": (0.98, 0.98), "phone": (0.95, 0.90), "mail": (0.98, 0.93)}
 
 
 def exact_spans(row: Row) -> list[tuple[tuple[int, int], MaskKind]]:
-    """What the rules find in a sentence, without spaces at its ends."""
+    """Return the spans that the rules find in a sentence, trimmed of spaces."""
     found = find_spans(row.text, ALL)
     kinds = [span.kind for span in found]
     return list(zip(trim_spans(((span.begin, span.end) for span in found), row.text), kinds, strict=True))
@@ -47,9 +47,9 @@ def test_numbers_with_check_digits_are_found_in_place(row: Row) -> None:
 
 
 def test_published_numbers_are_valid() -> None:
-    # GB 11643's own examples; Alibaba's and Tencent's codes; SWIFT's examples; ISO 7812's usual test cards.
+    # Examples of GB 11643 and SWIFT, the codes of Alibaba and Tencent, and the usual test cards of ISO 7812.
     assert is_resident_id("11010519491231002X")
-    assert is_resident_id("440524188001010014") is False, "born in 1880: nobody lives who was"
+    assert is_resident_id("440524188001010014") is False, "born in 1880, which is implausible"
     assert is_credit_code("91330100799655058B")
     assert is_credit_code("9144030071526726XG")
     assert all(map(is_iban, ("GB82WEST12345698765432", "DE89370400440532013000", "NO9386011117947")))
@@ -57,14 +57,14 @@ def test_published_numbers_are_valid() -> None:
     # ICAO 9303, part 4, appendix A.
     assert is_second_line("L898902C36UTO7408122F1204159ZE184226B<<<<<10")
     assert check_digit("520727") == "3"
-    # Each standard says which last sign belongs to the others.
+    # In each standard only one last character is valid.
     for is_valid, number in (
         (is_resident_id, "11010519491231002X"),
         (is_credit_code, "91330100799655058B"),
         (is_iban, "DE89370400440532013000"),
         (is_card, "4111111111111111"),
     ):
-        assert not any(is_valid(number[:-1] + sign) for sign in "0123456789" if sign != number[-1])
+        assert not any(is_valid(number[:-1] + last) for last in "0123456789" if last != number[-1])
 
 
 @pytest.mark.parametrize("marked", data_of("masking_rules")["marked"])
@@ -86,7 +86,7 @@ def test_only_requested_kinds_are_masked(kind: MaskKind) -> None:
     data_of("masking_rules")["repeated"]
 )  # fmt: skip
 def test_every_rule_takes_linear_time(unit: str) -> None:
-    # What is not linear stays so; a machine that is busy with something else does not.
+    # Measure again if it is slow: the machine may be busy, but a nonlinear rule is always slow.
     for _ in range(5):
         half, whole = (best_s(unit, letters) for letters in (8_000, 16_000))
         if whole < min(1.0, 3.5 * half + 0.02):

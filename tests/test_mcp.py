@@ -1,4 +1,4 @@
-"""`ocrsvc mcp`: its tools as the official SDK's own client calls them, in this process, over stdio and over HTTP."""
+"""`ocrsvc mcp` with the official SDK's client: in process, over stdio and over HTTP."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ from ocrsvc.settings.settings import Settings
 T = TypeVar("T")
 SEEN = "200x100 auto True False None"
 PNG = png(64, 32)
-# Packages may be beside the environment.
+# PYTHONPATH may add packages to the environment.
 _PATH = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 TOKEN = "a-token-of-the-test"
 
@@ -61,7 +61,7 @@ def reader() -> Iterator[Reader]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some files, a link out of the folder, one within it, and a pipe."""
+    """A folder of files with links to the inside and outside, and a pipe."""
     outside, folder = tmp_path_factory.mktemp("outside"), tmp_path_factory.mktemp("files")
     (outside / "secret.png").write_bytes(PNG)
     (folder / "page.png").write_bytes(PNG)
@@ -180,7 +180,7 @@ def test_over_stdio_nothing_but_the_protocol_is_printed(folder: Path) -> None:
 
 
 class Mcp(Server):
-    """`ocrsvc mcp --http`; `module` runs it."""
+    """A running `ocrsvc mcp --http`; `module` is the module that Python starts."""
 
     def __init__(self, words: Sequence[str], module: str = "ocrsvc", folder: Path = ROOT) -> None:
         packages = {"PYTHONPATH": os.pathsep.join([_PATH["PYTHONPATH"], str(folder)])}

@@ -1,4 +1,4 @@
-"""Budgets: bytes held at once, requests per caller, and turns at a limiter."""
+"""Memory budgets, and limiters where callers take turns."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -20,19 +20,19 @@ from ocrsvc.serving.memory_budget import Budget, Share
 def test_held_memory_never_exceeds_the_total(steps: list[tuple[int, str, int]]) -> None:
     budget, held = Budget(100), [0] * 4
     shares = [Share(budget) for _ in held]
-    for who, what, size in steps:
-        if what == "release":
-            shares[who].release()
-            held[who] = 0
-        elif what == "give_back":
-            shares[who].give_back(min(size, held[who]))
-            held[who] -= min(size, held[who])
+    for owner, action, size in steps:
+        if action == "release":
+            shares[owner].release()
+            held[owner] = 0
+        elif action == "give_back":
+            shares[owner].give_back(min(size, held[owner]))
+            held[owner] -= min(size, held[owner])
         elif sum(held) + size <= 100:
-            shares[who].take(size)
-            held[who] += size
+            shares[owner].take(size)
+            held[owner] += size
         else:
-            with pytest.raises(BodyTooLarge if held[who] + size > 100 else QueueFull):
-                shares[who].take(size)
+            with pytest.raises(BodyTooLarge if held[owner] + size > 100 else QueueFull):
+                shares[owner].take(size)
         assert budget.held_bytes == sum(held) <= 100
 
 
@@ -40,14 +40,14 @@ WAIT_S = 30.0
 
 
 class Waiting:
-    """Requests that wait for a limiter in threads; `entered` are the callers in the order of their entry."""
+    """Requests that wait for a limiter in threads; `entered` lists callers in the order admitted."""
 
     def __init__(self, limiter: Limiter, pool: ThreadPoolExecutor) -> None:
         self._limiter, self._pool = limiter, pool
         self.entered: list[str] = []
 
     def add(self, caller: str, check: Callable[[], object] = no_check) -> Future[None]:
-        """Start one more request; it waits when this returns."""
+        """Start a request and return once it waits."""
         before = len(self._limiter._turns)
         done = self._pool.submit(self._enter, caller, check)
         wait_until(lambda: len(self._limiter._turns) > before)

@@ -1,4 +1,4 @@
-"""Metrics add up when workers die, and buckets have the trace of a request as exemplar."""
+"""Metrics survive dead workers, and histogram buckets have trace IDs as exemplars."""
 
 import os
 import threading
@@ -86,7 +86,7 @@ def test_excess_series_are_dropped_and_counted() -> None:
 
 def test_all_formats_and_failures_fill_at_most_half_of_the_series() -> None:
     formats = 4 + len(adapters())
-    # What stops a start, or a command, never answers a request.
+    # Errors that stop a start or a command never answer a request.
     of_a_format = len(set(failures(OcrsvcError)) - set(failures(OperatorError))) + len(ROUTING) + 1
     assert 2 * (formats * (of_a_format + 1) + 2 * of_a_format + len(metrics.COUNTED) + 4) <= SERIES
 
@@ -133,7 +133,7 @@ def test_unused_slots_take_no_memory() -> None:
 
 
 def shared_bytes() -> int:
-    """Resident shared memory of this process, without files."""
+    """Return the resident shared memory of this process, without mapped files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssShmem:")) * 1024
 
@@ -189,7 +189,7 @@ def in_a_child(work: Callable[[], object]) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_latest_time_of_all_workers_counts_and_outlives_them() -> None:
+def test_the_latest_exemplar_of_all_workers_outlives_them() -> None:
     store = ExemplarStore(slots=2)
     for slot, at_s in ((0, 50.0), (1, 40.0)):
         exemplar = Exemplar(f"{slot}" * 32, 0.2, at_s)

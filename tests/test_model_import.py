@@ -1,4 +1,4 @@
-"""What is found in the files of a model: which is what, its dictionary, heights, normalisation, thresholds, licence."""
+"""Model import: recognition of files, dictionaries, heights, normalisation, thresholds and licences."""
 
 import os
 import random
@@ -42,7 +42,7 @@ FLAT: Mapping[str, bytes] = {"det.onnx": detector(), "rec.onnx": recognizer(), "
 
 
 def put(folder: Path, files: Files) -> Path:
-    """The folder, with these files."""
+    """Write these files into the folder."""
     for name, content in files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def test_kind_of_a_file_does_not_depend_on_its_name(tmp_path: Path) -> None:
         (b"blank\n" + DICTIONARY, len(LETTERS) + 1, False),
     ],
 )
-def test_class_count_tells_of_an_added_space(tmp_path: Path, content: bytes, classes: int, adds_space: bool) -> None:
+def test_class_count_reveals_an_added_space(tmp_path: Path, content: bytes, classes: int, adds_space: bool) -> None:
     model = found_in(tmp_path, {**FLAT, "rec.onnx": recognizer(classes), "dict.txt": content})
     assert model.description.recognition[0].adds_space == adds_space
     assert dictionary_of(model) == DICTIONARY.decode()
@@ -119,7 +119,7 @@ def test_rapidocr_files_get_rapidocrs_normalisation(tmp_path: Path) -> None:
 
 
 def turboocr(folder: Path) -> Path:
-    """A folder as TurboOCR fetches it: medium without a word for it, small, tiny, scripts, and much else."""
+    """Create a folder like TurboOCR's: an unnamed medium tier, small and tiny tiers, a script and a classifier."""
     longer = DICTIONARY + b"!\n"
     files = {f"{part}{tier}.onnx": model for tier in ("", "_small", "_tiny") for part, model in (("det", detector()),)}
     files |= {"rec.onnx": recognizer(len(LETTERS) + 3), "rec_small.onnx": recognizer(len(LETTERS) + 3)}
@@ -150,7 +150,7 @@ def test_error_names_all_candidates_for_a_part(tmp_path: Path) -> None:
         find_model(Wanted([turboocr(tmp_path)]))
 
 
-def test_more_recognizers_are_named(tmp_path: Path) -> None:
+def test_additional_recognizers_are_imported_by_name(tmp_path: Path) -> None:
     put(tmp_path / "ru", {"rec.onnx": recognizer(35), "dict.txt": "\n".join("абвгдежзийклмнопрстуфхцчшщъыьэюяё")})
     wanted = Wanted([put(tmp_path / "main", FLAT)], recognizers={"cyrillic": tmp_path / "ru" / "rec.onnx"})
     model = find_model(wanted)
@@ -248,7 +248,7 @@ def test_pixels_are_scaled_to_one(scale: str) -> None:
 
 
 def _outcome(read: Callable[[_Content, str], object], content: _Content) -> str:
-    """What kind of thing is read from a content, or that it is bad."""
+    """Return the type that a reader makes of the content, or "bad"."""
     try:
         return type(read(content, "x")).__name__
     except BadModel:
@@ -256,9 +256,9 @@ def _outcome(read: Callable[[_Content, str], object], content: _Content) -> str:
 
 
 class TestHostileSources:
-    """A source is somebody else's: it costs what it has bytes, and leads nowhere else."""
+    """Untrusted sources cost time in proportion to their bytes and cannot reach other files."""
 
-    def test_a_link_that_leads_out_is_refused(self, tmp_path: Path) -> None:
+    def test_a_link_out_of_the_folder_is_refused(self, tmp_path: Path) -> None:
         put(tmp_path / "secret", {"det.onnx": detector()})
         folder = put(tmp_path / "m", {name: content for name, content in FLAT.items() if name != "det.onnx"})
         (folder / "det.onnx").symlink_to(tmp_path / "secret" / "det.onnx")
@@ -320,7 +320,7 @@ class TestHostileSources:
             outcomes.add(_outcome(parse_config, "".join(text)))
         assert outcomes == {"OnnxGraph", "PaddleConfig", "bad"}
 
-    def test_a_yml_makes_no_objects_and_repeats_nothing(self) -> None:
+    def test_a_yml_creates_no_objects_and_expands_no_aliases(self) -> None:
         text = "Global: {model_name: !!python/object/apply:os.system [exit]}\na: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]"
         assert parse_config(text, "inference.yml").characters is None
         config = parse_config("PostProcess: {name: CTCLabelDecode, character_dict: [no, ~, 1, '''', y]}", "x")

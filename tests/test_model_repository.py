@@ -1,4 +1,4 @@
-"""Models as files: what counts as a version, and what is said of one that cannot be used."""
+"""The model repository: which folders are versions, and the errors of unusable ones."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ MODEL = (ROOT / "tests" / "data" / "two_recognizers.toml").read_text("utf-8")
 
 
 def a_version(repository: Path, name: str = "mine", number: int = 2, model: str = MODEL) -> Path:
-    """The folder of a version whose parts are no models."""
+    """Create a version with dummy model files and return its folder."""
     parts = {f"{part}.onnx": part.encode() for part in ("det", "rec", "cyrillic")}
     with suppress(BadModel):
         make_version(repository, name, number, model, parts)
@@ -78,7 +78,7 @@ def test_unlistable_model_does_not_affect_others(tmp_path: Path, monkeypatch: py
     closed, really = a_version(tmp_path, "closed").parent, Path.iterdir
 
     def iterdir(folder: Path) -> Iterator[Path]:
-        # The superuser, whom tests may run as, is refused nothing.
+        # Fake the error, because root is never denied.
         if folder == closed:
             raise PermissionError(errno.EACCES, "Permission denied", str(folder))
         return really(folder)

@@ -1,4 +1,4 @@
-"""`ocrsvc models`: what a repository holds, what is wrong with it, and how versions come and go."""
+"""`ocrsvc models`: list, check, add, remove, load and unload versions of a repository."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ Models = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def _settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repository that the settings name, with its state beside it."""
+    """Create a repository and set it and its state folder in the environment."""
     (tmp_path / "models").mkdir()
     monkeypatch.setenv("OCRSVC_MODELS", str(tmp_path / "models"))
     monkeypatch.setenv("OCRSVC_MODELS_STATE", str(tmp_path / "state"))
@@ -44,7 +44,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def models(capsys: pytest.CaptureFixture[str]) -> Models:
-    """Runs `ocrsvc models`, and returns what it has printed; `code` is the exit code that is expected."""
+    """Run `ocrsvc models`, expect the exit code `code`, and return the output."""
 
     def command(*args: object, code: int = 0) -> str:
         found = run(["models", *map(str, args)])
@@ -246,7 +246,7 @@ def test_check_reports_incomplete_versions_and_leftovers(repository: Path) -> No
 
 
 def test_real_model_passes_the_check(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Named, it is not tried what computes it quickest, which takes seconds for a model that was not seen before.
+    # Fix the precision; measuring the fastest one takes seconds for a new model.
     monkeypatch.setenv("OCRSVC_PRECISION", "fp32")
     models("add", "tiny", real_models() / "ppocrv6" / "tiny")
     out = models("check", "tiny/1")

@@ -1,4 +1,4 @@
-"""The words of lines as PaddleX groups and frames them."""
+"""PaddleX's grouping of words and their boxes."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ from ocrsvc.results import Box, Character, Line, Word
 
 
 def line_of(text: str, *, upright: bool = False) -> Line:
-    """A line whose letters are 10 px wide and 20 px tall; `upright` runs from the bottom to the top."""
+    """Return a line of characters 10 px wide and 20 px high; an `upright` line runs from bottom to top."""
 
     def box(begin: int, end: int) -> Box:
         corners = [(10.0 * begin, 0.0), (10.0 * end, 0.0), (10.0 * end, 20.0), (10.0 * begin, 20.0)]

@@ -1,4 +1,4 @@
-"""Pages are converted to JSON and back unchanged; whatever is not a page is refused."""
+"""Pages survive conversion to JSON and back; other JSON is refused."""
 
 from dataclasses import replace
 from typing import Any

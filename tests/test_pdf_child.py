@@ -1,4 +1,4 @@
-"""The child process that opens PDFs: one that misbehaves fails its own document, and one that cannot start none."""
+"""The child process that opens PDFs: misbehaviour fails only its document, and a failed start is retryable."""
 
 import errno
 import fcntl
@@ -38,13 +38,13 @@ SOON_S = 0.3
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _no_garbage_of_other_tests() -> None:
-    """What other modules left to the collector, such as a client's sockets, is closed now and not meanwhile."""
+def _collect_garbage() -> None:
+    """Close what other tests left to the garbage collector, such as sockets, before files are counted."""
     gc.collect()
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+def _no_files_or_processes_leak(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
     before = open_files()
     yield
     assert open_files() == before
@@ -65,8 +65,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def _double(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Documents are drawn by the double, which may be as slow as the machine is busy."""
+def _fake_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Render documents in a fake child with a generous time limit."""
     monkeypatch.setattr(pdf_module, "_PROGRAM", "doubles.pdf_program")
     monkeypatch.setattr(pdf_module, "PAGE_LIMIT_S", 30.0)
     monkeypatch.setattr(child_process, "_POLL_S", 0.05)
@@ -83,34 +83,34 @@ def file_that(**replies: str) -> bytes:
 WRONG = {
     "ends": "!exit",
     "crashes": "!crash",
-    "says nothing": "!silent",
+    "is silent": "!silent",
     "is stopped": "!stop",
     "floods": "!flood",
-    "says what has no end": "x" * 10_000,
-    "says an empty message": "",
-    "says another word": "drawn",
-    "says no number": "pages",
-    "says too many numbers": "pages 1 2",
-    "says nan": "pages nan",
-    "says infinity": "pages -inf",
-    "says 1e300": "pages 1e300",
-    "says a number with 250 digits": "pages " + "9" * 250,
-    "says letters": "pages many",
-    "says bytes that are no text": "pages \xff",
-    "nests": "[" * MESSAGE_BYTES,
+    "sends 10,000 bytes": "x" * 10_000,
+    "sends an empty message": "",
+    "sends an unexpected reply": "drawn",
+    "sends no number": "pages",
+    "sends too many numbers": "pages 1 2",
+    "sends nan": "pages nan",
+    "sends infinity": "pages -inf",
+    "sends 1e300": "pages 1e300",
+    "sends 250 digits": "pages " + "9" * 250,
+    "sends letters": "pages many",
+    "sends invalid text": "pages \xff",
+    "sends nested brackets": "[" * MESSAGE_BYTES,
 }
 
 
-@pytest.mark.usefixtures("_double")
+@pytest.mark.usefixtures("_fake_child")
 @pytest.mark.parametrize("how", WRONG)
 def test_a_misbehaving_process_fails_only_its_document(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf_module, "PAGE_LIMIT_S", SOON_S)
     with pytest.raises(BrokenImage), open_pdf(file_that(open=WRONG[how])) as document:
-        # One that floods has answered the first question rightly.
+        # A child that floods has answered the first request.
         drawn(document)
 
 
-@pytest.mark.usefixtures("_double")
+@pytest.mark.usefixtures("_fake_child")
 @pytest.mark.parametrize(
     ("word", "how"),
     [("size", "points nan 1"), ("size", "!exit"), *(("draw", how) for how in ("!stop", "!exit", "!flood", "x" * 300))],
@@ -132,20 +132,20 @@ UNREASONABLE = [
 ]
 
 
-@pytest.mark.usefixtures("_double")
+@pytest.mark.usefixtures("_fake_child")
 @pytest.mark.parametrize(("replies", "error"), UNREASONABLE)
 def test_implausible_numbers_of_the_child_are_checked(replies: dict[str, str], error: type[OcrsvcError]) -> None:
     with pytest.raises(error), open_pdf(file_that(**replies)) as document:
         drawn(document)
-    # No more pages are believed than a list of them can hold.
+    # The page count is capped.
     with open_pdf(file_that(open="pages 1e14")) as document:
         assert document.count < 10_000_000
 
 
-@pytest.mark.usefixtures("_double")
+@pytest.mark.usefixtures("_fake_child")
 def test_a_stopped_process_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf_module, "PAGE_LIMIT_S", 60.0)
-    # One engine thread: two documents at once.
+    # One engine thread opens two documents at once.
     with running_reader(threads=1) as reader:
         for _ in range(3):
             with pytest.raises(DeadlineExceeded):
@@ -153,7 +153,7 @@ def test_a_stopped_process_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch)
         assert reader.read_files([file_that()], ReadOptions(), 30.0)[0].readings
 
 
-@pytest.mark.usefixtures("_double")
+@pytest.mark.usefixtures("_fake_child")
 @pytest.mark.parametrize("ready", ["!exit", "!silent", "", "ready", "ready 1", "pages 1", "ready nan nan", "x" * 1000])
 def test_a_process_that_does_not_get_ready_is_a_503(
     ready: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -165,7 +165,7 @@ def test_a_process_that_does_not_get_ready_is_a_503(
             pass
     assert refusal.value.retryable
     messages = [record.message for record in caplog.records if "did not start" in record.message]
-    # The code may be another: that with which it ended, or that with which it was.
+    # The two messages may differ in the exit code.
     assert 1 <= len(messages) <= 2
 
 
@@ -202,11 +202,11 @@ def open_and_close() -> None:
         pass
 
 
-def lay_text() -> bytes:
+def draw_text() -> bytes:
     return with_text(pdf(GRAY, GRAY), [READ])
 
 
-@pytest.mark.parametrize("read", [open_and_close, lay_text])
+@pytest.mark.parametrize("read", [open_and_close, draw_text])
 def test_missing_file_descriptors_are_reported_as_exhausted(read: Callable[[], object]) -> None:
     before, (soft, hard) = open_files(), resource.getrlimit(resource.RLIMIT_NOFILE)
     refused, free = 0, os.dup(0)
@@ -219,12 +219,12 @@ def test_missing_file_descriptors_are_reported_as_exhausted(read: Callable[[], o
             except (ResourcesExhausted, OSError):
                 refused += 1
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-                assert open_files() == before, "left behind"
+                assert open_files() == before, "leaked files"
             else:
                 break
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    # Files, both ends of the connection, and what starting a process takes.
+    # Descriptors are needed for files, the socket pair and the start of the process.
     assert refused >= 5
 
 
@@ -301,7 +301,7 @@ def test_the_child_ends_when_its_parent_is_killed() -> None:
         assert parent.stdout is not None
         process = int(parent.stdout.readline())
         parent.kill()
-    wait_until(lambda: process_state(process) in {"", "Z"}, "the end of the child")
+    wait_until(lambda: process_state(process) in {"", "Z"}, "the child ends")
 
 
 def test_the_child_is_sandboxed_and_runs_at_low_priority(started: list[subprocess.Popen[bytes]]) -> None:
@@ -338,7 +338,7 @@ def test_a_page_is_measured_without_drawing_it(gray: bool) -> None:
     taken: list[int] = []
     with closing(open_document(pdf(GRAY), PixelLimits(MEGAPIXEL), 200, bool, bool)) as document:
         drawn = document.open(1, gray=gray, check=bool, take=taken.append)
-    assert sum(taken) == getattr(drawn, "pixels").nbytes  # noqa: B009  a picture here, which the type does not say
+    assert sum(taken) == getattr(drawn, "pixels").nbytes  # noqa: B009  the type does not include images
 
 
 def test_the_text_layer_child_is_held_to_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,4 +346,4 @@ def test_the_text_layer_child_is_held_to_its_deadline(monkeypatch: pytest.Monkey
     monkeypatch.setattr(time, "monotonic", lambda: next(now_s))
     monkeypatch.setattr(child_process, "_POLL_S", 0.01)
     with pytest.raises(DeadlineExceeded):
-        lay_text()
+        draw_text()

@@ -5,7 +5,7 @@ import sys
 
 from support import ROOT, data_of, run_server
 
-# Python's own event loop for Unix needs the rest.
+# Removes Unix modules and functions, except those that asyncio needs.
 WITHOUT_UNIX = data_of("programs")["without_unix"]
 CLIENT = data_of("programs")["client"]
 COMMAND = data_of("programs")["command"]

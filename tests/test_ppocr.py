@@ -1,4 +1,4 @@
-"""The ppocr engine with its real models on pages of our own making."""
+"""The ppocr engine with its real models on generated pages."""
 
 import logging
 import sys
@@ -61,7 +61,7 @@ def test_one_line_is_read_without_detection_and_a_curved_one_with_it(handle: Pag
     page = read(handle, bend(load("line.png"), 500, (700, 560)))
     assert page.text == LINE
     (line,) = page.lines
-    # The arc is 600 px long, 69 degrees: 566 px wide and 88 px high, and its letters are 24 px tall.
+    # The line bends along an arc of 69 degrees, 566 px wide and 88 px high; characters are 24 px high.
     width, height = np.ptp(np.array(line.box), axis=0).tolist()
     assert 470 < width < 640
     assert 80 < height < 140
@@ -80,7 +80,7 @@ def test_a_board_seen_from_the_side_is_read(handle: PageHandle, far: float) -> N
     matrix = cv2.getPerspectiveTransform(flat, shown)
     pixels = cv2.warpPerspective(board, matrix, (600, 1000), flags=cv2.INTER_AREA, borderValue=(255,))
     found = Counter(read(handle, np.asarray(pixels, np.uint8)).text.lower().split())
-    # As rectangles 45 and 36 of the 54 words were read.
+    # Without perspective correction, 45 and 36 of the 54 words were read.
     assert (found & Counter(" ".join(lines).split())).total() >= 53
 
 
@@ -92,7 +92,7 @@ def test_tight_rows_of_numbers_are_read_one_by_one(handle: PageHandle) -> None:
         place = (20 + 150 * column, 30 + 15 * row)
         cv2.putText(pixels, str(number), place, cv2.FONT_HERSHEY_SIMPLEX, 0.6, (0, 0, 0), 1, cv2.LINE_AA)
     found = set(read(handle, pixels).text.split())
-    # Digits are 13 px tall and rows 15 px apart. 24 of the 36 were read when fused shapes were not taken apart.
+    # Digits are 13 px high in rows 15 px apart. Without splitting of merged shapes, 24 of 36 numbers were read.
     assert sum(str(number) in found for number in numbers.flat) >= 30
 
 
@@ -125,7 +125,7 @@ def test_every_rewrite_applies_to_the_built_in_model(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.parametrize("features", [b"flags : avx2 avx512f fma", b"flags : avx2 fma"])
-def test_the_detector_of_another_layout_finds_the_same(features: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_detectors_cpu_specific_layout_gives_the_same_map(features: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare_model, "cpu_features", lambda: features)
     shipped = built_in_part(DETECTION).shipped
     page = cv2.resize(load("notice.png"), (640, 320)).astype(np.uint8)

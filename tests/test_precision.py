@@ -1,4 +1,4 @@
-"""Half precision and eight bits give nearly the same; the CPU runs half precision by casts, rounded as on a GPU."""
+"""Half precision, emulated on the CPU with casts, gives nearly the same results as single precision."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_line_reads_the_same_in_half_precision(half_precision: bytes) -> None:
 
 
 @pytest.mark.parametrize("as_fp16", [False, True], ids=["single", "half"])
-def test_a_page_padded_to_the_grid_has_its_lines_where_it_had_them(as_fp16: bool) -> None:
+def test_padding_a_page_to_the_grid_does_not_move_its_lines(as_fp16: bool) -> None:
     pixels = np.asarray(cv2.imread(str(PAGES / "notice.png")), np.uint8)[:288, :608]
     exact = run(opened(prepare_model.prepare(built_in_part(DETECTION))), pixels)[0]
     on_gpu = opened(prepare_model.prepare(built_in_part(DETECTION), batched=True, half_precision=as_fp16))

@@ -1,4 +1,4 @@
-"""The real Prometheus scrapes a real service, evaluates the rules, and answers each query of the dashboard."""
+"""A real Prometheus scrapes a real service, evaluates the alert rules and runs every query of the dashboard."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ CHOSEN = {"$job": ".+", "$instance": ".+", "$__rate_interval": "10s"}
 
 
 def full_page() -> bytes:
-    """A service on a GPU with every kind of event, which repeat at each scrape."""
+    """Return the metrics of a GPU service in which every counter grows with each scrape."""
     store, table = MetricsStore(), WorkerTable()
     table.head.base = table.head.drain_first = 1
     table.head.recycles[Reason.GPU_SOFT] = 1
@@ -46,7 +46,7 @@ def full_page() -> bytes:
     )
     for metric, of_labels in product(COUNTED, values):
         key = metric.of(*(of_labels.get(label, "x") for label in metric.labels))
-        # Each time it is asked there is more of everything.
+        # Histograms grow with each scrape.
         for _ in range(scrapes if metric.kind == "histogram" else 0):
             store.common.record((), ((key, 0.01),))
         if metric.kind != "histogram":
@@ -80,12 +80,12 @@ def prometheus(folder: Path, port: int, *targets: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        said = process.communicate(timeout=_SOON_S)[1]
-    assert "err" not in said, said
+        log = process.communicate(timeout=_SOON_S)[1]
+    assert "err" not in log, log
 
 
 def ask(url: str, path: str, **params: str) -> Any:
-    """Prometheus' response; None while it is starting."""
+    """Query Prometheus; return None while it is starting."""
     try:
         response = requests.get(f"{url}/api/v1/{path}", params=params, timeout=_ANSWER_S)
     except requests.ConnectionError:
@@ -112,7 +112,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
         prometheus(tmp_path_factory.mktemp("prometheus"), port, server.url.removeprefix("http://"), page) as url,
     ):
         use(server)
-        wait_until(lambda: is_scraped(url, 2), "both are scraped")
+        wait_until(lambda: is_scraped(url, 2), "both targets are scraped")
         use(server)
         yield server, url
 
@@ -136,8 +136,8 @@ def test_prometheus_evaluates_every_rule(scraped: tuple[Server, str]) -> None:
 
     rules = wait_until(evaluated, "all rules are evaluated")
     assert {rule["name"]: rule.get("lastError", "") for rule in rules if rule["health"] != "ok"} == {}
-    said = [text for rule in rules for alert in rule.get("alerts", ()) for text in alert["annotations"].values()]
-    assert [text for text in said if "error" in text] == []
+    texts = [text for rule in rules for alert in rule.get("alerts", ()) for text in alert["annotations"].values()]
+    assert [text for text in texts if "error" in text] == []
 
 
 def test_every_dashboard_query_returns_series(scraped: tuple[Server, str]) -> None:
@@ -156,7 +156,7 @@ def test_every_dashboard_query_returns_series(scraped: tuple[Server, str]) -> No
         return not waiting
 
     try:
-        wait_until(none_is_left, "all have series")
+        wait_until(none_is_left, "all queries return series")
     except AssertionError:
         assert waiting == {}
 

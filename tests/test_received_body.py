@@ -1,4 +1,4 @@
-"""Bodies as the event loop receives them: whatever way they are cut, in time, at a least rate, within the account."""
+"""Request bodies in the event loop: any chunking, time limits, minimum rate and memory budget."""
 
 import itertools
 import socket
@@ -13,8 +13,8 @@ from ocrsvc.http.received_body import FREE_CHUNKS, LARGE_BYTES, MAX_LINE_BYTES, 
 from ocrsvc.serving.memory_budget import Budget, Share
 
 
-class Asked:
-    """gunicorn's request, as far as a body knows it."""
+class FakeRequest:
+    """The part of gunicorn's request that a body uses."""
 
     def __init__(self) -> None:
         self.closes = False
@@ -24,18 +24,18 @@ class Asked:
 
 
 class Client:
-    """A body on its way, on a clock of its own."""
+    """Sends a body in pieces, with a fake clock."""
 
     def __init__(self, length: int | None, most: int = 100_000, end_s: float = 60.0, budget: int = 10**9) -> None:
         self.now_s = 0.0
-        self.asked = Asked()
+        self.request = FakeRequest()
         self.budget = Budget(budget)
         sock = socket.socket()
         sock.close()
-        self.body = ReceivedBody(sock, self.asked, length, most, Share(self.budget), end_s, lambda: self.now_s)
+        self.body = ReceivedBody(sock, self.request, length, most, Share(self.budget), end_s, lambda: self.now_s)
 
     def send(self, piece: bytes, after_s: float = 0.0, *, scarce: bool = False) -> bytes:
-        """Wait, as the loop looks on four times a second, and send."""
+        """Check the pace four times a second for `after_s`, then send."""
         for _ in range(int(after_s / 0.25)):
             self.now_s += 0.25
             self.body.check_pace(self.now_s, scarce=scarce)
@@ -65,7 +65,7 @@ def test_a_body_is_the_same_wherever_it_is_cut(data: bytes, places: set[int], si
         unread = len(sent) + 4 - sum(len(piece) for piece in cut(sent + b"next", places)[: len(rest)])
         assert (client.body.settled, unread) == (True, 0)
         assert client.body.take() == data
-        assert not client.asked.closes
+        assert not client.request.closes
         assert client.body.share.held_bytes == len(data) + sum(map(len, rest))
 
 
@@ -85,14 +85,14 @@ def test_a_body_is_the_same_wherever_it_is_cut(data: bytes, places: set[int], si
         (b"0\r\nContent-Length: 5\r\n\r\n", "a trailer that is not allowed"),
     ],
 )
-def test_chunks_that_are_malformed_are_the_callers_error_and_end_the_connection(sent: bytes, message: str) -> None:
+def test_malformed_chunks_are_a_caller_error_and_close_the_connection(sent: bytes, message: str) -> None:
     for size in (1, len(sent)):
         client = Client(None)
         for at in range(0, len(sent), size):
             client.send(sent[at : at + size])
         with pytest.raises(CallerError, match=message):
             client.body.take()
-        assert (client.asked.closes, client.budget.held_bytes) == (True, 0)
+        assert (client.request.closes, client.budget.held_bytes) == (True, 0)
 
 
 def test_one_byte_chunks_are_refused_early_unless_they_are_few() -> None:
@@ -115,13 +115,13 @@ def test_one_byte_chunks_are_refused_early_unless_they_are_few() -> None:
         ([9.0] * 100, "less than 1000 bytes a second", 10.0),
     ],
 )
-def test_a_body_that_stops_or_drips_ends_in_time(pauses_s: list[float], message: str, ended_s: float) -> None:
+def test_a_stalled_or_slow_body_ends_in_time(pauses_s: list[float], message: str, ended_s: float) -> None:
     client = Client(1000)
     for pause_s in pauses_s:
         client.send(b"a", pause_s)
     with pytest.raises(BodyTimeout, match=message):
         client.body.take()
-    assert client.asked.closes
+    assert client.request.closes
     assert ended_s - 1 <= client.body.began_s + ended_s <= client.now_s
 
 
@@ -148,7 +148,7 @@ def test_too_large_bodies_are_not_kept() -> None:
     chunked.send(in_chunks(bytes(101)))
     for client in (declared, chunked):
         assert isinstance(outcome(client), BodyTooLarge)
-        assert (client.asked.closes, client.budget.held_bytes) == (True, 0)
+        assert (client.request.closes, client.budget.held_bytes) == (True, 0)
 
 
 def test_a_large_body_that_does_not_fit_beside_others_is_refused() -> None:
@@ -156,13 +156,13 @@ def test_a_large_body_that_does_not_fit_beside_others_is_refused() -> None:
     beside.budget.take(3 * LARGE_BYTES)
     beside.send(bytes(3 * LARGE_BYTES))
     assert beside.budget.held_bytes == 6 * LARGE_BYTES
-    # What comes of bodies that are there needs the rest, and others bring small ones.
+    # The rest is reserved for reading received bodies and for small bodies.
     beside.send(b"a")
     assert isinstance(outcome(beside), QueueFull)
     assert beside.budget.held_bytes == 3 * LARGE_BYTES
 
 
-def test_a_small_body_fits_beside_large_ones_and_what_can_never_fit_is_too_large() -> None:
+def test_a_small_body_fits_beside_large_ones_and_one_above_the_budget_is_too_large() -> None:
     client, alone = Client(LARGE_BYTES, most=10**8, budget=10 * LARGE_BYTES), Client(200, budget=100)
     client.budget.take(9 * LARGE_BYTES)
     client.send(bytes(LARGE_BYTES))
@@ -172,7 +172,7 @@ def test_a_small_body_fits_beside_large_ones_and_what_can_never_fit_is_too_large
     assert isinstance(outcome(alone), BodyTooLarge)
 
 
-def test_a_body_can_be_read_as_a_stream_and_a_closed_connection_is_gone() -> None:
+def test_a_body_can_be_read_as_a_stream_and_a_closed_connection_is_detected() -> None:
     client = Client(10)
     client.send(b"0123456789")
     assert [client.body.read(4), client.body.read(), client.body.read(4)] == [b"0123", b"456789", b""]

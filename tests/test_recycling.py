@@ -1,4 +1,4 @@
-"""Replacement of workers without a failed request: a real gunicorn, real signals, real memory."""
+"""Worker replacement without failed requests, with a real gunicorn, signals and memory limits."""
 
 import json
 import os
@@ -23,20 +23,20 @@ def post(server: Server) -> int:
     return requests.post(f"{server.url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code
 
 
-def lose(server: Server) -> None:
+def post_ignoring_disconnects(server: Server) -> None:
     with suppress(requests.ConnectionError):
         post(server)
 
 
 @contextmanager
-def asking(server: Server, *, keeps: bool = True) -> Iterator[list[int]]:
-    """Statuses of sequential requests, on a kept connection or new ones; 0 for a broken connection."""
+def repeated_requests(server: Server, *, keep_alive: bool = True) -> Iterator[list[int]]:
+    """Send requests in sequence during the block and yield the list of statuses; 0 is a broken connection."""
     statuses: list[int] = []
     kept = requests.Session()
 
     def ask() -> None:
         try:
-            client = kept if keeps else requests
+            client = kept if keep_alive else requests
             statuses.append(client.post(f"{server.url}/v1/ocr", data=PAGE, timeout=_ANSWER_S).status_code)
         except requests.ConnectionError:
             statuses.append(0)
@@ -48,7 +48,7 @@ def asking(server: Server, *, keeps: bool = True) -> Iterator[list[int]]:
 def test_successor_is_ready_before_a_worker_stops_at_max_requests() -> None:
     with run_server({"OCRSVC_MAX_REQUESTS": "20", "OCRSVC_WORKERS": "1"}) as server:
         (old,) = server.workers()
-        with asking(server) as statuses:
+        with repeated_requests(server) as statuses:
             server.wait_for(f"RECYCLED worker {old}: max_requests")
         assert set(statuses) == {200}
         order = [line for line in server.lines if "READY in" in line or "DRAINING" in line]
@@ -60,7 +60,7 @@ def test_worker_at_its_hard_limit_stops_and_the_service_continues() -> None:
     env = {"OCRSVC_FAKE_LEAK_BYTES": "200MB", "OCRSVC_RSS_HARD_BYTES": "300MB", "OCRSVC_RSS_SOFT_BYTES": "0"}
     with run_server({**env, "OCRSVC_WORKERS": "2"}) as server:
         server.wait_for("READY in", count=2)
-        with asking(server) as statuses:
+        with repeated_requests(server) as statuses:
             server.wait_for("RECYCLED worker .*: rss_hard")
             server.wait_for("READY in", count=3)
         assert set(statuses) == {200}
@@ -83,7 +83,7 @@ def test_a_worker_is_replaced_at_its_age() -> None:
 def test_sighup_applies_valid_settings_worker_by_worker(tmp_path: Path) -> None:
     file = tmp_path / "ocrsvc.toml"
     file.write_text("workers = 2\nfake_warm_up_s = 0.5\n")
-    with run_server({"OCRSVC_CONFIG": str(file)}) as server, asking(server) as statuses:
+    with run_server({"OCRSVC_CONFIG": str(file)}) as server, repeated_requests(server) as statuses:
         server.wait_for("READY in", count=2)
         old = set(server.workers())
         file.write_text("workers = 2\nfake_warm_up_s = 0.5\nlog_level = 'debug'\n")
@@ -130,7 +130,7 @@ def test_sigterm_during_sighup_finishes_requests() -> None:
         client = threading.Thread(target=lambda: statuses.append(post(server)))
         client.start()
         server.wait_for("POST /v1/ocr")
-        # Both wait when the arbiter goes on.
+        # Both signals are pending when the arbiter continues.
         for sent in (signal.SIGSTOP, signal.SIGHUP, signal.SIGTERM, signal.SIGCONT):
             server.process.send_signal(sent)
         assert server.wait_for_exit() == 0
@@ -141,11 +141,11 @@ def test_sigterm_during_sighup_finishes_requests() -> None:
 def test_failing_successor_boots_with_backoff_and_never_ends_the_service(tmp_path: Path) -> None:
     file = tmp_path / "ocrsvc.toml"
     file.write_text("engine = 'fake'\nworkers = 1\n")
-    # An empty variable counts as not set, so the file decides.
+    # An empty variable counts as unset, so the file applies.
     with run_server({"OCRSVC_ENGINE": "", "OCRSVC_CONFIG": str(file)}) as server:
         old = server.workers()
         file.write_text("engine = 'tr'\nworkers = 1\n")
-        with asking(server) as statuses:
+        with repeated_requests(server) as statuses:
             server.process.send_signal(signal.SIGHUP)
             server.wait_for("died before it was ready, as did the one before it; the next one loads in 2 s")
             server.wait_for("exited with code 70")
@@ -154,7 +154,7 @@ def test_failing_successor_boots_with_backoff_and_never_ends_the_service(tmp_pat
             server.process.send_signal(signal.SIGHUP)
             server.wait_for(f"RECYCLED worker {old[0]}: reload")
         assert set(statuses) == {200}
-        # 1, 2 and at most 4 s apart, so there is no room for more.
+        # Boots are 1, 2 and 4 s apart, so there is no time for more.
         assert server.log.count("died before it was ready") <= 4
 
 
@@ -170,14 +170,14 @@ def test_three_failed_boots_end_a_service_that_was_never_ready() -> None:
 def test_killed_successor_fails_no_request() -> None:
     with run_server({"OCRSVC_FAKE_WARM_UP_S": "1.5", "OCRSVC_WORKERS": "1"}) as server:
         (old,) = server.workers()
-        with asking(server) as statuses:
+        with repeated_requests(server) as statuses:
             os.kill(old, signal.SIGUSR2)
             server.wait_for("Loading the engine fake", count=2)
             os.kill(max(server.workers()), signal.SIGKILL)
             server.wait_for(f"RECYCLED worker {old}: operator")
         assert set(statuses) == {200}
         assert len(server.workers()) == 1
-        # In the metrics the failed boot stays, though a later one was good.
+        # The metrics keep the failed boot after a successful one.
         expected = {"boot_failures_total": 1, "boot_failures_in_a_row": 0, "workers_most": 2}
         assert {name: server.metric(f"ocrsvc_{name}") for name in expected} == expected
 
@@ -188,7 +188,7 @@ def test_ttin_and_ttou_have_no_lasting_effect_and_usr2_is_refused() -> None:
         before = server.workers()
         server.process.send_signal(signal.SIGUSR2)
         server.wait_for("SIGUSR2 to the arbiter is refused")
-        # One after the other: signals of one kind that wait together are one signal.
+        # Send them one by one, because pending signals of one kind merge.
         for change, name, count in (
             (signal.SIGTTIN, "ttin", 1),
             (signal.SIGTTOU, "ttou", 1),
@@ -205,7 +205,7 @@ def test_hanging_drain_is_killed_after_logging_stacks() -> None:
     with start_server(env, ["--graceful-timeout", "2"]) as server:
         server.wait_for("READY in")
         (old,) = server.workers()
-        client = threading.Thread(target=lose, args=(server,))
+        client = threading.Thread(target=post_ignoring_disconnects, args=(server,))
         client.start()
         try:
             server.wait_for("POST /v1/ocr")
@@ -224,7 +224,7 @@ def test_worker_with_one_stuck_thread_is_replaced_successor_first() -> None:
     env = {"OCRSVC_FAKE_FAULT": "hang", "OCRSVC_FAKE_FAULT_ON": digest, "OCRSVC_DEADLINE_S": "1"}
     with run_server({**env, "OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "2"}) as server:
         (old,) = server.workers()
-        with asking(server) as statuses:
+        with repeated_requests(server) as statuses:
             answer = requests.post(f"{server.url}/v1/ocr", data=hanging, timeout=_ANSWER_S)
             assert answer.status_code == 504
             server.wait_for("STUCK: 1 of 2 engine threads")
@@ -272,7 +272,7 @@ def soak(args: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("args", "reasons"),
     [
-        # Memory, SIGHUP, SIGTTIN and SIGTTOU at once.
+        # Memory limits together with SIGHUP, SIGTTIN and SIGTTOU.
         ("--requests 700 --leak 2000000 --signal-every 0.7", {"rss_soft", "rss_growth", "reload"}),
         (
             "--requests 500 --gpu --gpu-bytes 1200000000 --leak 1800000 --signal-every 0",
@@ -291,7 +291,7 @@ def test_short_soak_has_no_lost_or_mixed_up_responses(args: str, reasons: set[st
 
 
 def test_soak_on_a_full_gpu_loses_no_response() -> None:
-    # 200 MB a worker; the two of them may take 0.85 * 640 MB.
+    # A worker needs 200 MB; two may use 0.85 * 640 MB.
     code, result = soak("--requests 500 --gpu --gpu-bytes 640000000 --leak 400000 --signal-every 0")
     assert (code, result["failures"]) == (0, {})
     assert result["drain_first"] >= 1

@@ -1,4 +1,4 @@
-"""The repository as a whole: no name of a host or machine, documents that are true, versions that agree."""
+"""The whole repository: no machine-specific paths, current generated docs, and consistent versions."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from support import ROOT
 from ocrsvc import __version__
 from ocrsvc.cli.settings import reference
 
-# Written apart, so that this file may hold them.
+# Split, so that this file does not match them.
 FORBIDDEN = {
     "a package index": re.compile(
         "|".join((r"pypi\.(org|python)", r"python" + r"hosted", r"index-" + r"url", r"find-" + r"links"))
@@ -24,7 +24,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 def tracked() -> list[str]:
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
     if done.returncode != 0:
-        pytest.skip("not a git checkout, so nothing says which files belong to it")
+        pytest.skip("not a git checkout: the tracked files are unknown")
     return [name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
@@ -55,7 +55,7 @@ def test_constraints_are_exact_versions_and_nothing_else() -> None:
     assert [line for line in constraints() if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
 
 
-# What comes with CUDA alone, or with a Python older than the one of the tests.
+# Packages only for CUDA or for Python versions older than that of the tests.
 NOT_TESTED = re.compile(r"(nvidia|cupy|cuda)-.*|onnxruntime-gpu==.*|(async-timeout|colorama)==.*")
 
 

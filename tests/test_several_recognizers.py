@@ -1,4 +1,4 @@
-"""Pages of several scripts: which recognizer reads a line, at what cost; with doubles, and by the real detector."""
+"""Pages of several scripts: which recognizer reads a line, and at what cost."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ WIDTH_PX = input_width(90, 32)
 
 
 def line(number: int, *, down: bool = False) -> Outline:
-    """A line of its own, 90 px long and 32 px high; its left edge is its number."""
+    """Return a line 90 px long and 32 px high whose left edge is at x = `number`."""
     return np.roll(rectangle(number, 0, number + 32, 90), -1, axis=0) if down else rectangle(number, 0, number + 90, 32)
 
 
@@ -42,7 +42,7 @@ def lines(count: int, begin: int = 0) -> list[Outline]:
 
 @dataclass
 class OneScript:
-    """A page reader that is sure of some lines, and what it was asked for; it reads its name and the line's number."""
+    """A fake recognizer that reads its name and the line's number, and records the lines in `asked`."""
 
     name: str
     confidence: Callable[[int], float]
@@ -76,7 +76,7 @@ def test_a_language_selects_the_recognizers_that_support_it(lang: str | None, ch
     assert candidates(lang, [("zh", "en", "ja"), ("ru", "en"), ("ja", "zh-hant")]) == chosen
 
 
-def test_the_surest_result_is_kept_and_lines_that_the_first_is_sure_of_are_read_by_no_other() -> None:
+def test_the_most_confident_result_wins_and_confident_lines_skip_the_other_recognizers() -> None:
     first, other = OneScript("a", lambda _: 0.95), OneScript("b", lambda _: 1.0)
     assert texts_of(several(first, other), lines(2)) == ["a0", "a1"]
     assert other.asked == []
@@ -114,7 +114,7 @@ def describe(name: str, script: StandIn) -> str:
 
 
 def make_model(folder: Path, scripts: Mapping[str, StandIn], *, with_main: bool = True) -> ModelVersion:
-    """A version with the real detector, the real recognizer first or without it, and stand-ins."""
+    """Create a version with the real detector, optionally the real recognizer, and stand-in scripts."""
     built_in = built_in_model()
     files = {file: built_in.read(file) for file in ((DETECTION, RECOGNITION) if with_main else (DETECTION,))}
     for name, script in scripts.items():
@@ -148,7 +148,7 @@ def test_a_cyrillic_page_is_read_with_word_boxes(handle: PageHandle, lang: str, 
     for of_page, text, of_line in zip(page.lines, CYRILLIC_ROWS, frames, strict=True):
         assert [word.text for word in of_page.words or ()] == text.split()
         assert_near([word.box for word in of_page.words or ()], of_line)
-    # Without a language the first recognizer reads alone.
+    # Without a language only the first recognizer is used.
     assert "аввб" not in read(handle, pixels, min_confidence=0.0).text
 
 

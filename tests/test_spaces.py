@@ -1,4 +1,4 @@
-"""Spaces between Chinese and Latin: measured in drawn lines, decided for drawn pages, read by the real model."""
+"""Spaces between Chinese and Latin, in drawn lines and pages and with the real model."""
 
 import time
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from ocrsvc.results import Pixels, Spaces
 
 STEP_PX = 8
 LEFT_PX = 8
-# Gaps of type of 40 px: of its side bearings, and with what a browser and a word processor open, and with a space.
 QUAD = rectangle(0, 0, 1200, 44)
+# Gaps of 40 px type in px: side bearings only, as a browser or a word processor adds them, and with a typed space.
 CLOSE, BROWSER, OFFICE, TYPED = 4, 9, 11, 14
 
 
 def draw(characters: str, gaps_px: Sequence[int], *, ink: int = 20, ground: int = 240) -> tuple[Path, Pixels]:
-    """Blocks of ink 36 px wide, so many pixels apart; a space among the characters draws nothing."""
+    """Draw blocks of ink 36 px wide with these gaps between them; spaces draw nothing."""
     crop: Pixels = np.full((48, 1200), ground, np.uint8)
     left, middles = LEFT_PX, list[int]()
     gaps = iter(gaps_px)
@@ -38,7 +38,7 @@ def draw(characters: str, gaps_px: Sequence[int], *, ink: int = 20, ground: int 
 
 
 def line(characters: str, gap_px: int) -> tuple[LineText, Quad]:
-    """A line as it comes from the recognizer; Chinese stands 4 px apart, the scripts `gap_px`."""
+    """Return a recognized line; gaps are 4 px within a script and `gap_px` between scripts."""
     shown = characters.replace(" ", "")
     gaps = [CLOSE if one.isascii() == other.isascii() else gap_px for one, other in pairwise(shown)]
     path, crop = draw(characters, gaps)
@@ -79,9 +79,9 @@ def test_wider_gaps_of_narrow_characters_are_no_spaces() -> None:
 
 def test_unsupported_spaces_are_removed_and_new_ones_are_placed_in_their_gap() -> None:
     lines = [line("中文 x文", CLOSE)] + [line("中文字里有x和3个y们", CLOSE)] * 5
-    gone, come = decide_spaces(lines, "auto")[0], decide_spaces([line("中文字x文 x", TYPED)], "auto")[0]
-    assert (gone.text, come.text) == ("中文x文", "中文字 x 文 x")
-    for text in (gone, come):
+    removed, added = decide_spaces(lines, "auto")[0], decide_spaces([line("中文字x文 x", TYPED)], "auto")[0]
+    assert (removed.text, added.text) == ("中文x文", "中文字 x 文 x")
+    for text in (removed, added):
         assert text.path is not None
         assert "".join(text.path.characters) == text.text
         assert len(text.path.first) == len(text.path.last) == len(text.text)
@@ -101,7 +101,7 @@ def test_time_is_linear_in_the_number_of_lines() -> None:
     gaps = ScriptGaps(0.0, np.zeros(0, np.float32), places, np.full(199, 14, np.float32), 3200)
     began_s = time.thread_time()
     decide_spaces([(LineText("中x" * 100, 0.9, path, gaps), QUAD)] * 1000, "auto")
-    # Two hundred thousand places, more than a hundred full pages have, took 0.4 s.
+    # 200,000 gaps, more than 100 full pages have, took 0.4 s.
     assert time.thread_time() - began_s < 4
 
 

@@ -1,4 +1,4 @@
-"""The text that a PDF has itself: which of it is taken, where it stands, and what is left to the engine."""
+"""The text layer of a PDF: which text is used, its boxes, and what the engine still reads."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ AUTO, ONLY, MERGE = (ReadOptions(text_layer=mode) for mode in ("auto", "only", "
 SENTENCE = b"The quick brown fox jumps over the lazy dog."
 
 
-class SeeingEngine(KnownEngine):
-    """Reads one line in the middle of whatever is darker than its page, and keeps the tasks."""
+class InkEngine(KnownEngine):
+    """Reads one line around all dark pixels of a page and records its tasks."""
 
     traits = EngineTraits(wants_gray=True)
 
@@ -56,14 +56,14 @@ def _seen(task: ReadTask) -> Page:
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[Reader, SeeingEngine]]:
-    engine = SeeingEngine()
+def running() -> Iterator[tuple[Reader, InkEngine]]:
+    engine = InkEngine()
     with running_reader(opener=lambda: AnalysingEngine(engine), threads=1) as reader:
         yield reader, engine
 
 
 @pytest.fixture
-def pages(running: tuple[Reader, SeeingEngine]) -> Any:
+def pages(running: tuple[Reader, InkEngine]) -> Any:
     reader, engine = running
     engine.tasks.clear()
 
@@ -75,7 +75,7 @@ def pages(running: tuple[Reader, SeeingEngine]) -> Any:
     return read
 
 
-def said(page: Page) -> list[str]:
+def texts(page: Page) -> list[str]:
     return [line.text for line in page.lines]
 
 
@@ -88,13 +88,13 @@ def frame(line: Line) -> tuple[float, ...]:
     return min(xs), min(ys), max(xs), max(ys)
 
 
-def test_a_sound_text_layer_is_used_without_the_engine_if_asked_for(pages: Any, running: Any) -> None:
+def test_a_valid_text_layer_replaces_the_engine_on_request(pages: Any, running: Any) -> None:
     [page, blank, gray] = pages(page_pdf(text(SENTENCE) + text(b"Second line.", y=130), b"", GRAY))
-    assert said(page) == [SENTENCE.decode(), "Second line."]
+    assert texts(page) == [SENTENCE.decode(), "Second line."]
     assert {(line.source, line.confidence) for line in page.lines} == {("text_layer", 1.0)}
     assert (blank.lines, gray.lines, running[1].tasks) == ((), (), [])
     [page] = pages(page_pdf(text(SENTENCE)), ReadOptions())
-    assert (said(page), sources(page), len(running[1].tasks)) == (["seen"], {None}, 1)
+    assert (texts(page), sources(page), len(running[1].tasks)) == (["seen"], {None}, 1)
 
 
 @pytest.mark.parametrize("turn", [0, 90, 180, 270])
@@ -103,7 +103,7 @@ def test_boxes_follow_turned_and_cropped_pages(pages: Any, turn: int, crop: byte
     file = page_pdf(text(SENTENCE), page=b"/Rotate %d %s" % (turn, crop))
     [page] = pages(file)
     [drawn] = pages(file, ReadOptions())
-    assert (said(page), page.angle) == ([SENTENCE.decode()], -turn % 360)
+    assert (texts(page), page.angle) == ([SENTENCE.decode()], -turn % 360)
     assert (page.width, page.height) == (drawn.width, drawn.height)
     assert frame(page.lines[0]) == pytest.approx(frame(drawn.lines[0]), abs=4.0)
 
@@ -126,25 +126,25 @@ def test_boxes_of_words_and_characters_follow_their_ink(pages: Any) -> None:
     rights = [word.box[1][0] for word in line.words]
     lefts = [word.box[0][0] for word in line.words]
     assert all(right < left for right, left in zip(rights, lefts[1:], strict=False))
-    # Helvetica's H begins at 77 thousandths, and the i behind it ends at 722 + 155: 44 pixels at 20 points.
+    # In thousandths of an em, Helvetica's H begins at 77 and the i after it ends at 877: 44 px at 20 points.
     assert rights[0] - lefts[0] == pytest.approx(44.4, abs=1.0)
 
 
 def test_glyphs_form_the_visible_lines(pages: Any) -> None:
-    # Text printed twice, for boldness or a shadow, is one line.
+    # Text drawn twice for bold or a shadow is one line.
     bold = text(SENTENCE) + text(SENTENCE, x=20.3) + text(b"Shadow", y=100, size=20) + text(b"Shadow", 21.5, 98.5, 20)
-    # Cells apart are lines of their own, and pieces side by side are one.
+    # Separate cells are separate lines; adjacent pieces are one line.
     pieces = text(b"Name", y=150) + text(b"Amount", x=150, y=150)
     pieces += b"BT /F 12 Tf 20 120 Td [(A) 20 (V) -300 (word) -250 (of) 10 (pieces)] TJ ET\n"
     first, second = pages(page_pdf(bold, pieces + text(b"now", x=118, y=120)))
-    assert said(first) == [SENTENCE.decode(), "Shadow"]
-    assert said(second) == ["Name", "Amount", "AV word ofpieces now"]
+    assert texts(first) == [SENTENCE.decode(), "Shadow"]
+    assert texts(second) == ["Name", "Amount", "AV word ofpieces now"]
 
 
 def test_ligatures_become_letters_and_hyphens_stay(pages: Any) -> None:
     font, more = mapped({ord("A"): "ffi", ord("B"): "\ufb01", ord("C"): "\u00ad"})
     [page] = pages(page_pdf(text(b"oAce and Bre exam-") + text(b"ple and hyC", y=130), font=font, more=more))
-    assert said(page) == ["office and fire exam-", "ple and hy-"]
+    assert texts(page) == ["office and fire exam-", "ple and hy-"]
 
 
 def wrongly_mapped() -> bytes:
@@ -172,9 +172,9 @@ def scanned() -> dict[str, Any]:
 
 INVISIBLE = text(b"5canned tcxt", more=b"3 Tr", y=90, size=24)
 UNSOUND: dict[str, Callable[[], bytes]] = {
-    "letters that a wrong map makes of others": wrongly_mapped,
+    "a wrong Unicode map": wrongly_mapped,
     "a Type 3 font without names": lambda: in_font(type3(), text(b"ABCDEFGHIJ KLMNOP")),
-    "code points for private use": lambda: in_font(
+    "private use code points": lambda: in_font(
         mapped({code: chr(0xE000 + code) for code in range(0x21, 0x7F)}), text(SENTENCE)
     ),
     "the replacement character": lambda: in_font(mapped({ord("o"): "\ufffd"}), text(SENTENCE)),
@@ -187,7 +187,7 @@ UNSOUND: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("kind", UNSOUND)
 def test_unsound_text_is_left_to_the_engine(pages: Any, running: Any, kind: str) -> None:
     [page] = pages(UNSOUND[kind]())
-    assert (said(page), sources(page)) == (["seen"], {"ocr"})
+    assert (texts(page), sources(page)) == (["seen"], {"ocr"})
     assert len(running[1].tasks) == 1
 
 
@@ -202,14 +202,14 @@ HIDDEN = text(b"white on white", y=100, more=b"1 g") + text(b"below the page", y
         (text(SENTENCE, y=100) + text(b"cut off", y=190), b"/CropBox [0 0 300 180]"),
     ],
     ids=[
-        "beside the paper's colour and outside of it",
-        "white on a dark ground",
-        "beside what the crop box leaves out",
+        "hidden text",
+        "white on black",
+        "partly outside the crop box",
     ],
 )
 def test_only_visible_text_is_used(pages: Any, running: Any, content: bytes, page: bytes) -> None:
     [read] = pages(page_pdf(content, page=page))
-    assert (said(read), running[1].tasks) == ([SENTENCE.decode()], [])
+    assert (texts(read), running[1].tasks) == ([SENTENCE.decode()], [])
 
 
 def mixed(height: int = 100) -> bytes:
@@ -221,11 +221,11 @@ def test_the_rest_of_a_page_is_recognized_and_merged_in_order(pages: Any, runnin
     [page] = pages(mixed(), options)
     assert [(line.text, line.source) for line in page.lines] == [(SENTENCE.decode(), "text_layer"), ("seen", "ocr")]
     [task] = running[1].tasks
-    # The engine sees the picture and no letter of the text.
+    # The engine sees only the picture; the text is erased.
     assert task.image.pixels[: task.image.height // 2].min() == 255
 
 
-def test_only_merge_recognizes_small_marks(pages: Any, running: Any) -> None:
+def test_only_merge_mode_recognizes_small_marks(pages: Any, running: Any) -> None:
     small = text(SENTENCE, y=160) + b"0 g 20 20 9 8 re f 31 20 5 8 re f\n"
     [page] = pages(page_pdf(small))
     assert (sources(page), running[1].tasks) == ({"text_layer"}, [])
@@ -233,23 +233,23 @@ def test_only_merge_recognizes_small_marks(pages: Any, running: Any) -> None:
     assert sources(page) == {"text_layer", "ocr"}
 
 
-def test_only_uses_all_text_of_the_file_and_no_engine_and_refuses_images(pages: Any, running: Any) -> None:
+def test_only_mode_uses_all_text_without_the_engine_and_refuses_images(pages: Any, running: Any) -> None:
     found = [pages(make(), ONLY)[0] for make in (UNSOUND["invisible text over a scan"], UNSOUND["a scan alone"], mixed)]
-    assert [said(page) for page in found] == [["5canned tcxt"], [], [SENTENCE.decode()]]
+    assert [texts(page) for page in found] == [["5canned tcxt"], [], [SENTENCE.decode()]]
     reader, engine = running
     assert not engine.tasks
     with pytest.raises(BadOption, match="is an image"):
         reader.read(png(), ONLY, 30.0)
     page = reader.read(png(shade=10), AUTO, 30.0).page
-    assert (said(page), sources(page)) == (["seen"], {"ocr"})
+    assert (texts(page), sources(page)) == (["seen"], {"ocr"})
 
 
 def test_a_region_has_only_the_text_inside_it(pages: Any, running: Any) -> None:
     file = page_pdf(text(b"above", y=150) + text(b"left and right", y=50))
-    # Points to pixels: 200 / 72.
+    # The region is in pixels at 200 dpi.
     [page] = pages(file, replace(AUTO, region=(0, 300, 200, 255)))
-    assert said(page)[0].startswith("left")
-    assert "right" not in said(page)[0]
+    assert texts(page)[0].startswith("left")
+    assert "right" not in texts(page)[0]
     with pytest.raises(BadOption, match="outside the page"):
         raise running[0].read_files([file], replace(AUTO, region=(5000, 0, 10, 10)), 30.0)[0].errors[0][1]
 
@@ -258,24 +258,24 @@ def test_recognized_lines_over_the_text_layer_are_dropped() -> None:
     own = OwnText((Line("own text", 1.0, box(100, 100, 300, 120)),))
     read = [Line("own tex", 1.0, box(105, 98, 296, 124)), Line("other", 1.0, box(100, 140, 300, 160))]
     merged = merge_text(Page(400, 300, 0, tuple(read)), own)
-    assert said(merged) == ["own text", "other"]
+    assert texts(merged) == ["own text", "other"]
 
 
 def test_hebrew_is_in_logical_order_for_any_drawing_order(pages: Any) -> None:
     font, more = mapped({ord("a") + at: chr(0x5D0 + at) for at in range(26)})
-    # Gimel, bet, alef from left to right, by one string; and alef first, each placed by itself.
+    # Drawn left to right as one string (gimel, bet, alef), and alef first with each character placed separately.
     placed = b"".join(text(b"%c" % (97 + at), 200 - 12 * at, 100, 20) for at in range(3))
     [one] = pages(page_pdf(text(b"cba", size=20), font=font, more=more), ONLY)
     [other] = pages(page_pdf(placed, font=font, more=more), ONLY)
-    assert (said(one), said(other)) == (["\u05d0\u05d1\u05d2"], ["\u05d0\u05d1\u05d2"])
+    assert (texts(one), texts(other)) == (["\u05d0\u05d1\u05d2"], ["\u05d0\u05d1\u05d2"])
 
 
-def test_chinese_below_each_other_is_a_vertical_line_and_digits_are_not(pages: Any) -> None:
+def test_stacked_chinese_is_a_vertical_line_but_stacked_digits_are_not(pages: Any) -> None:
     font, more = mapped({ord("A"): "\u7e26", ord("B"): "\u66f8", ord("C"): "\u304d"})
     column = b"".join(text(b"%c" % (65 + at), 100, 150 - 22 * at, 20) for at in range(3))
     digits = b"".join(text(b"%d" % at, 200, 150 - 22 * at, 20) for at in range(3)).replace(b"/F", b"/S")
     [page] = pages(page_pdf(column + digits, font=font, more=more), ONLY)
-    assert sorted(said(page)) == ["0", "1", "2", "\u7e26\u66f8\u304d"]
+    assert sorted(texts(page)) == ["0", "1", "2", "\u7e26\u66f8\u304d"]
 
 
 @pytest.mark.parametrize("count", [100_000, 1_500_000])
@@ -294,7 +294,7 @@ def test_a_text_layer_that_crashes_pdfium_is_ignored(pages: Any, monkeypatch: py
 
     monkeypatch.setattr(Pdf, "count_characters", crash)
     [page] = pages(page_pdf(text(SENTENCE)))
-    assert (said(page), sources(page)) == (["seen"], {"ocr"})
+    assert (texts(page), sources(page)) == (["seen"], {"ocr"})
 
 
 def test_tables_use_the_text_layer_in_their_cells(pages: Any, running: Any) -> None:
@@ -314,7 +314,7 @@ def test_the_text_layer_reaches_an_isolated_engine() -> None:
         [unpacked] = unpack_tasks(pack_tasks([task], area), area)
         assert isinstance(unpacked, ReadTask)
         assert unpacked.own == own
-        # What lies in the area must not be held when it is closed.
+        # The area cannot close while its memory is referenced.
         del unpacked
 
 

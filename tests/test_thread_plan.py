@@ -1,4 +1,4 @@
-"""The thread plan follows from CPU affinity and quotas, and from the operator's settings."""
+"""The thread plan for CPU affinity, quotas and the operator's settings."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ def test_smallest_quota_of_all_groups_counts(case: dict[str, Any], tmp_path: Pat
     assert read_cpus(root) == min([len(os.sched_getaffinity(0)), *case["quotas"]])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="affinity is Linux's")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has CPU affinity")
 def test_affinity_counts_without_quotas(tmp_path: Path) -> None:
     before = os.sched_getaffinity(0)
     try:
@@ -61,19 +61,19 @@ def test_library_threads_are_set_unless_the_operator_set_them() -> None:
     assert environ["OPENBLAS_NUM_THREADS"] == environ["MKL_NUM_THREADS"] == "1"
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_onnx_runtime_stores_no_telemetry_if_disabled(tmp_path: Path, is_told: bool) -> None:
+@pytest.mark.parametrize("is_disabled", [True, False])
+def test_onnx_runtime_stores_no_telemetry_if_disabled(tmp_path: Path, is_disabled: bool) -> None:
     environ = {
         "HOME": str(tmp_path),
         "TMPDIR": str(tmp_path),
         "PATH": os.defpath,
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    if is_told:
+    if is_disabled:
         set_library_environment(environ)
     subprocess.run([sys.executable, "-c", "import onnxruntime"], check=True, env=environ, timeout=60)
-    assert [*tmp_path.rglob("*")] == [] or not is_told
-    assert [*tmp_path.rglob("onnxruntime.db")] or is_told, "ONNX Runtime has changed: is the variable still needed?"
+    assert [*tmp_path.rglob("*")] == [] or not is_disabled
+    assert [*tmp_path.rglob("onnxruntime.db")] or is_disabled, "ONNX Runtime stores no telemetry by default"
 
 
 @pytest.mark.parametrize(("device", "runtime", "file", "visible", "expected"), data_of("gpu_devices")["planned"])

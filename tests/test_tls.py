@@ -1,4 +1,4 @@
-"""Certificates: what stops the start, what a client gets, what is read again, and when the log warns."""
+"""TLS certificates: start errors, handshakes, reloads, and warnings before expiry."""
 
 import logging
 import re
@@ -88,30 +88,30 @@ def swap_key(authority: Authority) -> None:
     other.key.rename(other.key.with_name("own.key"))
 
 
-@pytest.mark.parametrize(("said", "remedy", "spoil"), WRONG_FILES)
+@pytest.mark.parametrize(("message", "remedy", "spoil"), WRONG_FILES)
 def test_unusable_tls_files_stop_the_start(
-    authority: Authority, said: str, remedy: str, spoil: Callable[[Authority, TlsFiles], Any]
+    authority: Authority, message: str, remedy: str, spoil: Callable[[Authority, TlsFiles], Any]
 ) -> None:
     files = authority.issue()
     spoil(authority, files)
-    told = refusal(environment(files))
-    assert re.search(f"OCRSVC_TLS_{said}", told), told
-    assert remedy in told
-    assert "BEGIN" not in told
+    refused = refusal(environment(files))
+    assert re.search(f"OCRSVC_TLS_{message}", refused), refused
+    assert remedy in refused
+    assert "BEGIN" not in refused
 
 
-@pytest.mark.parametrize(("environ", "said"), data_of("wrong_tls"))
-def test_contradicting_tls_settings_stop_the_start(environ: dict[str, str], said: str) -> None:
-    assert said in refusal(environ)
+@pytest.mark.parametrize(("environ", "message"), data_of("wrong_tls"))
+def test_contradicting_tls_settings_stop_the_start(environ: dict[str, str], message: str) -> None:
+    assert message in refusal(environ)
 
 
-@pytest.mark.parametrize(("name", "said"), [("wrong.pem", "OCRSVC_TLS_CLIENT_CA is"), ("none.pem", "cannot be read")])
-def test_a_wrong_client_authority_stops_the_start(authority: Authority, tmp_path: Path, name: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "error"), [("wrong.pem", "OCRSVC_TLS_CLIENT_CA is"), ("none.pem", "cannot be read")])
+def test_an_invalid_client_ca_stops_the_start(authority: Authority, tmp_path: Path, name: str, error: str) -> None:
     (tmp_path / "wrong.pem").write_text("hello")
-    assert said in refusal(environment(authority.issue()) | {"OCRSVC_TLS_CLIENT_CA": str(tmp_path / name)})
+    assert error in refusal(environment(authority.issue()) | {"OCRSVC_TLS_CLIENT_CA": str(tmp_path / name)})
 
 
-def test_tls_does_not_begin_while_the_service_runs(authority: Authority) -> None:
+def test_sighup_cannot_turn_tls_on(authority: Authority) -> None:
     with pytest.raises(SettingsError, match="SIGHUP cannot turn TLS"):
         unused_watch().open(read_settings(environment(authority.issue())), is_start=False)
 
@@ -119,7 +119,7 @@ def test_tls_does_not_begin_while_the_service_runs(authority: Authority) -> None
 def test_old_versions_and_weak_ciphers_are_refused(authority: Authority) -> None:
     server = make_context(authority.issue(key_type=RSA), HTTP)
     old = authority.client()
-    # Warnings are what is wanted here: the client is an old one.
+    # Python warns of the client's old version.
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
     for client in (old, weak_client(authority, "AES128-SHA"), weak_client(authority, "ECDHE-RSA-AES128-SHA256")):
@@ -147,8 +147,8 @@ def test_certificate_names_map_to_keys() -> None:
     assert names_of(None) == ()
 
 
-def connect_and_part(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """OpenSSL keeps the session of a connection that ends properly."""
+def connect_and_close(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Connect and close cleanly, so that OpenSSL keeps the session."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = (client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True))
     for step in (*[ssl.SSLObject.do_handshake] * 3, ssl.SSLObject.unwrap):
@@ -165,7 +165,7 @@ def watched(files: TlsFiles, clock: Callable[[], float] = lambda: 0.0) -> tuple[
 
 
 def look_twice(watch: CertificateWatch) -> None:
-    """Files are read when they have been the same for a turn."""
+    """Look twice, because files are read once they are unchanged since the last look."""
     watch.look()
     watch.look()
 
@@ -198,27 +198,27 @@ def test_the_log_warns_of_expiry_once_a_day(authority: Authority, caplog: pytest
     now[0] = _DAY_S
     watch.look()
     assert caplog.text.count("The service's certificate expires at") == 2
-    # A new one that expires soon as well, on the same day.
+    # A new certificate that also expires soon causes a warning on the same day.
     authority.issue(valid_days=(-80, 11))
     look_twice(watch)
     assert caplog.text.count("The service's certificate expires at") == 3
 
 
-def test_sessions_of_old_clients_do_not_pile_up(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_of_old_clients_do_not_accumulate(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates_module, "MAX_SESSIONS", 3)
     own = Certificates(authority.issue())
     first = own.current
     client = weak_client(authority, "ECDHE-ECDSA-AES128-GCM-SHA256")
     for _ in range(3):
-        connect_and_part(first.http, client)
+        connect_and_close(first.http, client)
     own.drop_sessions()
     assert own.current is first
-    connect_and_part(first.http, client)
+    connect_and_close(first.http, client)
     own.drop_sessions()
     assert own.current is not first
 
 
-def test_the_check_of_an_installation_looks_at_the_certificate(authority: Authority) -> None:
+def test_ocrsvc_check_describes_the_certificate(authority: Authority) -> None:
     files = authority.issue()
     assert describe_tls(read_settings({})) == "off"
     given = read_settings(environment(files))

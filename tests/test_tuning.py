@@ -1,4 +1,4 @@
-"""Settings found by measuring: what is tried, what is chosen, and a real run over a real service."""
+"""`ocrsvc tune`: the candidates, the choice, and a run with a real service."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def measured(pages_per_s: float, p95_s: float, *, failed: int = 0, workers: int 
 
 
 @given(st.floats(0.5, 128), st.sampled_from(["cpu", "cuda"]))
-def test_every_candidate_is_a_setting_that_is_accepted_and_is_tried_once(cpus: float, device: str) -> None:
+def test_every_candidate_is_valid_and_tried_once(cpus: float, device: str) -> None:
     tried = workers_and_threads(cpus, device)
     assert len({tuple(sorted(knobs.items())) for knobs in tried}) == len(tried) <= 12
     for knobs in tried:
@@ -47,9 +47,9 @@ def tune(
     return ocrsvc("tune", page, *few, *flags, **env)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has CPU affinity")
 def test_a_run_measures_every_choice_and_writes_settings_that_start(tmp_path: Path) -> None:
-    # One core has half the choices of two.
+    # One core halves the number of candidates.
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
@@ -61,7 +61,7 @@ def test_a_run_measures_every_choice_and_writes_settings_that_start(tmp_path: Pa
     assert written.workers is not None
     assert written.engine_threads is not None
     rows = [line for line in done.stdout.splitlines() if "workers=" in line]
-    # An engine that waits 20 ms makes the more images a second the more threads there are.
+    # The fake engine only waits 20 ms, so more threads read more images per second.
     best = max(rows, key=lambda row: float(row.split()[0]))
     assert f"workers={written.workers} engine_threads={written.engine_threads}" in best
 

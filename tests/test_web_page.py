@@ -32,7 +32,7 @@ BROWSER_ACCEPT = "text/html,application/xhtml+xml,application/xml;q=0.9,image/av
 
 
 def png_upload(width: int = 120, height: int = 40) -> FilePayload:
-    """A white image for a file field; the fake engine reads its size on it."""
+    """Return a white image for a file field; the fake engine reads its size as text."""
     return {"name": f"{width}.png", "mimeType": "image/png", "buffer": png(width, height, 255)}
 
 
@@ -79,17 +79,17 @@ def test_nothing_else_is_served(unready: FlaskClient, path: str) -> None:
     assert unready.get(path).status_code == 404
 
 
-def test_both_languages_have_the_same_words_and_every_error_of_the_api_a_chinese_title() -> None:
+def test_both_languages_have_the_same_words_and_every_api_error_has_a_chinese_title() -> None:
     english, chinese = re.split(r"\n  zh: \{", (FOLDER / "words.js").read_text(encoding="utf-8"))
     keys = [set(re.findall(r"[ ,{](\w+): (?=['(])", part.split("errors: {")[0])) for part in (english, chinese)]
     assert keys[0] == keys[1]
     assert len(keys[0]) > 40
-    # An answer that nobody reads needs none.
+    # A client that disconnected needs no title.
     codes = {error.code for error in READING_ERRORS if error is not ClientGone}
     assert codes - set(re.findall(r"(\w+): '", chinese.rsplit("errors: {", 1)[1])) == set()
 
 
-def test_a_page_of_a_document_comes_as_a_picture_no_larger_than_a_screen(client: FlaskClient) -> None:
+def test_a_document_page_is_returned_as_a_picture_no_larger_than_a_screen(client: FlaskClient) -> None:
     sent = pdf(b"", GRAY, size=(2000, 1000))
     answer = client.post("/v1/ocr/picture?page=2", data=sent, content_type="application/octet-stream")
     assert (answer.status_code, answer.content_type) == (200, "image/jpeg")
@@ -135,13 +135,13 @@ def clipboard(page: Page) -> str:
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 
-def give(page: Page, event: str, *files: FilePayload) -> None:
-    """Dispatch an event with these files, as where they are dropped or pasted."""
+def dispatch_files(page: Page, event: str, *files: FilePayload) -> None:
+    """Dispatch a drop or paste event with these files."""
     sent = [[file["name"], file["mimeType"], base64.b64encode(file["buffer"]).decode()] for file in files]
     page.evaluate((ROOT / "tests" / "data" / "give_files.js").read_text("utf-8"), [event, sent])
 
 
-def test_a_chosen_image_is_shown_with_lines_and_boxes_that_point_at_each_other_and_can_be_copied(opened: Open) -> None:
+def test_lines_and_boxes_highlight_each_other_and_lines_can_be_copied(opened: Open) -> None:
     page = opened()
     put(page, png_upload())
     lines, boxes = page.locator(".lines button"), page.locator(".sheet polygon")
@@ -158,7 +158,7 @@ def test_a_chosen_image_is_shown_with_lines_and_boxes_that_point_at_each_other_a
     lines.first.click()
     expect(page.locator("#toast")).to_have_text("Copied")
     assert clipboard(page) == "120x40"
-    # Where the clipboard API refuses.
+    # The page falls back if the clipboard API fails.
     page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')); }")
     lines.nth(1).click()
     page.wait_for_function("() => navigator.clipboard.readText().then((text) => /^[0-9a-f]{8}$/.test(text))")
@@ -172,7 +172,7 @@ def test_the_real_engine_reads_a_page_and_its_boxes_lie_on_the_text(opened: Open
         for number in (0, 1):
             page.locator("#items .pick").nth(number).click()
             expect(page.locator(".lines button").first).to_contain_text("通知 Notice")
-            # Upright on the screen, whichever way the file is turned: the heading is drawn at (32, 24) of 640 x 300.
+            # The page is shown upright for any rotation of the file; the heading is at (32, 24) of 640 x 300.
             box, sheet = page.locator(".sheet polygon").first.bounding_box(), page.locator(".sheet").bounding_box()
             assert box is not None
             assert sheet is not None
@@ -182,9 +182,9 @@ def test_the_real_engine_reads_a_page_and_its_boxes_lie_on_the_text(opened: Open
 
 
 @pytest.mark.parametrize("event", ["drop", "paste"])
-def test_images_can_be_dropped_and_pasted_and_saved_copied_and_taken_away(opened: Open, event: str) -> None:
+def test_dropped_and_pasted_images_can_be_saved_copied_and_removed(opened: Open, event: str) -> None:
     page = opened()
-    give(page, event, png_upload(100), png_upload(101))
+    dispatch_files(page, event, png_upload(100), png_upload(101))
     wait_for(page, "done", 2)
     expect(page.locator(".lines button").first).to_contain_text("100x40")
     name, text = saved(page, "#json-all")
@@ -222,7 +222,7 @@ def test_many_images_are_read_three_at_a_time(opened: Open) -> None:
     expect(page.locator("#all")).to_be_hidden()
 
 
-def test_one_image_can_be_cancelled_and_tried_again_or_all_of_them(opened: Open) -> None:
+def test_one_or_all_images_can_be_cancelled_and_retried(opened: Open) -> None:
     page = opened()
     page.route("**/v1/ocr*", lambda _: None)
     put(page, png_upload(100), png_upload(101), png_upload(102), png_upload(103))
@@ -238,7 +238,7 @@ def test_one_image_can_be_cancelled_and_tried_again_or_all_of_them(opened: Open)
 
 def test_everything_can_be_done_with_the_keyboard(opened: Open) -> None:
     page = opened()
-    # The browser is told to hand over file choosers when the first listener comes, and nobody waits until it does.
+    # Playwright starts to intercept file choosers at the first listener, without waiting, so add one early.
     page.on("filechooser", lambda _chooser: None)
 
     def tab_to(selector: str) -> None:
@@ -267,7 +267,7 @@ def test_everything_can_be_done_with_the_keyboard(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_is_legible_in_the_light_and_in_the_dark(opened: Open, scheme: str) -> None:
+def test_text_is_legible_in_light_and_dark_mode(opened: Open, scheme: str) -> None:
     page = opened(color_scheme=scheme)
     put(page, png_upload())
     wait_for(page, "done")
@@ -303,7 +303,7 @@ def test_a_chinese_browser_gets_chinese_and_a_choice_is_remembered(opened: Open)
     expect(page.locator("#choose")).to_have_text("Choose files")
 
 
-def test_an_error_is_reported_as_the_service_tells_it_and_a_broken_connection_can_be_tried_again(opened: Open) -> None:
+def test_an_error_of_the_service_is_shown_and_a_broken_connection_can_be_retried(opened: Open) -> None:
     page = opened()
     with page.expect_response("**/v1/ocr*") as answered:
         put(page, {"name": "a.png", "mimeType": "image/png", "buffer": b"text"})
@@ -320,22 +320,22 @@ def test_an_error_is_reported_as_the_service_tells_it_and_a_broken_connection_ca
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         ({"status": 502, "body": "<h1>Bad gateway</h1>"}, "502"),
-        # Pages that a key has tomorrow are not waited for.
+        # The page does not wait until the key's quota renews tomorrow.
         ({"status": 429, "headers": {"Retry-After": "39012"}, "json": QUOTA}, "More."),
     ],
-    ids=["not the service's", "the key's limit"],
+    ids=["an error of a proxy", "the key's quota"],
 )
-def test_permanent_failure_is_reported(opened: Open, answer: dict[str, Any], said: str) -> None:
+def test_permanent_failure_is_reported(opened: Open, answer: dict[str, Any], message: str) -> None:
     page = opened()
     page.route("**/v1/ocr*", lambda route: route.fulfill(**answer))
     put(page, png_upload())
-    expect(page.get_by_role("alert")).to_contain_text(said)
+    expect(page.get_by_role("alert")).to_contain_text(message)
 
 
-def test_a_busy_service_is_asked_again_when_it_says(opened: Open) -> None:
+def test_a_busy_service_is_retried_after_its_retry_after(opened: Open) -> None:
     page = opened()
     refusals = [(429, "1"), (503, "0")]
     asked_s: list[float] = []
@@ -375,7 +375,7 @@ def test_results_can_be_saved(opened: Open) -> None:
 
 
 @pytest.mark.parametrize(("name", "form"), [item for item in text_formats().items() if item[0] != "text"])
-def test_each_format_has_a_tab_that_asks_once(opened: Open, server: Server, name: str, form: OutputFormat) -> None:
+def test_the_tab_of_a_format_requests_it_once(opened: Open, server: Server, name: str, form: OutputFormat) -> None:
     page = opened()
     put(page, png_upload())
     wait_for(page, "done")
@@ -404,7 +404,7 @@ def test_failed_format_is_reported_and_can_be_retried(opened: Open) -> None:
     expect(page.locator("#panel pre")).to_contain_text('CONTENT="120x40"')
 
 
-def test_a_format_is_asked_of_the_pages_that_were_read(opened: Open) -> None:
+def test_a_format_is_requested_for_successful_pages_only(opened: Open) -> None:
     page = opened()
 
     def fail_one(route: Route) -> None:
@@ -427,7 +427,7 @@ def saved(page: Page, button: str) -> tuple[str, str]:
     return download.value.suggested_filename, Path(download.value.path()).read_text(encoding="utf-8")
 
 
-def test_the_model_and_the_language_can_be_chosen_where_there_are_several(browser: Browser, tmp_path: Path) -> None:
+def test_model_and_language_can_be_chosen_if_there_are_several(browser: Browser, tmp_path: Path) -> None:
     env = {"OCRSVC_WORKERS": "1", **make_several(tmp_path)}
     with run_server(env) as server, opening(browser, server.url) as opened:
         page = opened()
@@ -443,10 +443,10 @@ def test_the_model_and_the_language_can_be_chosen_where_there_are_several(browse
         expect(language).to_have_value("ru")
 
 
-def test_options_and_turns_reach_the_service(opened: Open) -> None:
+def test_options_and_rotations_reach_the_service(opened: Open) -> None:
     page = opened()
     page.locator("summary").click()
-    # Without a repository of models there is none to choose, and none is asked for.
+    # Without a model repository the page hides the choice and requests no list.
     expect(page.locator("[name=lang]")).to_be_hidden()
     expect(page.locator("[name=model]")).to_be_hidden()
     assert page.evaluate("performance.getEntriesByType('resource').filter((one) => one.name.includes('/v1/'))") == []
@@ -462,7 +462,7 @@ def test_options_and_turns_reach_the_service(opened: Open) -> None:
     assert "rotate=90&" in second.value.url
 
 
-def test_boxes_fit_a_photo_that_its_exif_turns(opened: Open) -> None:
+def test_boxes_fit_a_photo_rotated_by_its_exif(opened: Open) -> None:
     page = opened()
     file = io.BytesIO()
     exif = Image.Exif()
@@ -491,9 +491,9 @@ def test_a_page_without_a_picture_is_drawn_from_its_lines(opened: Open) -> None:
     expect(page.locator(".sheet text").first).to_be_visible()
 
 
-def test_the_pages_of_a_document_are_shown_one_after_the_other_as_pictures_of_the_services(opened: Open) -> None:
+def test_document_pages_are_shown_one_at_a_time_as_pictures_from_the_service(opened: Open) -> None:
     page = opened()
-    # A browser cannot show TIFF.
+    # Browsers cannot display TIFF.
     put(page, {"name": "a.tif", "mimeType": "image/tiff", "buffer": tiff([120, 130, 140])})
     expect(page.locator("#leaf")).to_have_value("1")
     expect(page.locator("#leaf-of")).to_have_text("/ 3")

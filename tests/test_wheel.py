@@ -1,7 +1,7 @@
-"""The wheel: everything that is served is in it, and it serves with what it declares and nothing else.
+"""The wheel contains every file of the package and serves with its declared dependencies only.
 
-The environment is empty but for what `pip install '.[cpu]'` would bring, which is linked from the one that runs
-the tests. Installing it for once from a package index is the image's build (benchmarks/image.py).
+The environment links the packages that `pip install '.[cpu]'` would install from the environment of the tests.
+benchmarks/image.py tests the installation from a package index.
 """
 
 import os
@@ -25,7 +25,7 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout, built from a copy, so that nothing is left beside the sources."""
+    """Build the wheel from a copy of this checkout, which keeps build files out of the sources."""
     folder = tmp_path_factory.mktemp("wheel")
     shutil.copytree(ROOT / "ocrsvc", folder / "ocrsvc", ignore=shutil.ignore_patterns("__pycache__"))
     for name in SOURCES:
@@ -35,7 +35,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that holds the wheel, and what its extra cpu asks for."""
+    """Return the interpreter of an environment with the wheel and the dependencies of its extra cpu."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], timeout=_BUILD_S, check=True)
     [packages] = folder.glob("lib/python3*/site-packages")
@@ -47,7 +47,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def needed(name: str, extras: set[str], packages: Path) -> set[str]:
-    """The names of all distributions that one needs, with those of its extras, as pip would find them."""
+    """Return the names of all distributions that one depends on with these extras, directly or indirectly."""
     found: set[str] = set()
     waiting = list(requirements(next(iter(metadata.distributions(name=name, path=[str(packages)]))), extras))
     while waiting:
@@ -89,7 +89,7 @@ def test_the_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
 
 
 def test_an_installed_wheel_serves_in_an_empty_folder(python: Path, tmp_path: Path) -> None:
-    # Which runtime would be the quickest is of no interest here.
+    # Fix the runtime; measuring the fastest would only take time.
     engine = {"OCRSVC_ENGINE": "ppocr", "OCRSVC_PRECISION": "fp32", "OCRSVC_PROVIDER": "cpu"}
     env = {**engine, "PYTHONPATH": "", "OCRSVC_WORKERS": "1", "OCRSVC_MODEL_CACHE": str(tmp_path / "models")}
     with start_server(env, command=("ocrsvc", "serve"), cwd=tmp_path, python=str(python)) as server:
