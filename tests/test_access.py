@@ -146,7 +146,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {**SENT, "api": (OCR, {"json":
     ("name", "status"), [(None, 401), ("wrong", 401), ("operator", 403), ("spent", 429), ("reader", 200)]
 )
 @pytest.mark.parametrize("adapter", REQUESTS)
-def test_each_adapter_formats_refusals_itself(
+def test_refusals_have_the_format_of_each_adapter(
     client: FlaskClient, keys: Keys, adapter: str, name: str | None, status: int
 ) -> None:
     path, sent = REQUESTS[adapter]

@@ -336,7 +336,7 @@ def write_table(path: Path, table: Any) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["bytes", "struct"])
-def test_rows_are_images_that_are_loaded_in_any_order(tmp_path: Path, kind: str) -> None:
+def test_rows_can_be_loaded_in_any_order(tmp_path: Path, kind: str) -> None:
     path = write_table(tmp_path / "t.parquet", table_of(IMAGES, kind))
     files = plan(path)
     assert [file.name for file in files] == [f"{path}#{row}" for row in range(25)]
@@ -345,7 +345,7 @@ def test_rows_are_images_that_are_loaded_in_any_order(tmp_path: Path, kind: str)
         assert all(loader(file) == data for file, data in order)
 
 
-def test_documents_in_rows_have_their_pages(tmp_path: Path) -> None:
+def test_documents_in_rows_have_page_counts(tmp_path: Path) -> None:
     files = plan(write_table(tmp_path / "t.parquet", table_of([document(3), png(), None])))
     assert [file.total for file in files] == [3, 1, 1]
     assert load(files[0])[:5] == b"%PDF-"

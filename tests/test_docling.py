@@ -112,7 +112,7 @@ def test_pdf_text_layer_is_used_on_request(fields: list[tuple[str, object]], tex
     assert asked.read_options(has_models=False).text_layer == text_layer
 
 
-def test_do_ocr_false_uses_no_engine_and_a_bad_document_fails_in_a_200(app: DoclingApp) -> None:
+def test_do_ocr_false_uses_no_engine_and_a_bad_document_fails_with_200(app: DoclingApp) -> None:
     answer = json_of(app.convert(pdf(GRAY), do_ocr="false"))
     assert (answer["status"], answer["document"]["md_content"].strip()) == ("success", "")
     answer = json_of(app.convert(b"hello", "a.docx"))

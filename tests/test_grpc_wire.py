@@ -202,7 +202,7 @@ def test_a_stream_waits_for_a_thread_and_a_call_is_asked_to_retry() -> None:
     assert (single.status(1), single.headers[1]["grpc-retry-pushback-ms"]) == ("14", "1000")
 
 
-def test_a_silent_stream_outlives_its_connections_age_but_not_its_worker() -> None:
+def test_an_idle_stream_outlives_its_connections_age_but_not_its_worker() -> None:
     pair = Pair(HoldingServer())
     pair.call(1, b"")
     pair.connection.begin_shutdown()

@@ -86,7 +86,7 @@ def test_excess_series_are_dropped_and_counted() -> None:
 
 def test_all_formats_and_failures_fill_at_most_half_of_the_series() -> None:
     formats = 4 + len(adapters())
-    # Errors that stop a start or a command never answer a request.
+    # An OperatorError stops a start or a command; it never answers a request.
     of_a_format = len(set(failures(OcrsvcError)) - set(failures(OperatorError))) + len(ROUTING) + 1
     assert 2 * (formats * (of_a_format + 1) + 2 * of_a_format + len(metrics.COUNTED) + 4) <= SERIES
 
@@ -154,7 +154,7 @@ def test_sampler_continues_after_a_disk_error() -> None:
     assert value(store, metrics.JOBS_KEPT.of()) == 3
 
 
-def test_largest_reading_of_living_workers_counts() -> None:
+def test_the_largest_value_of_living_workers_counts() -> None:
     store = MetricsStore(slots=2)
     for slot, count in ((0, 3), (1, 4)):
         store.claim(slot)

@@ -28,7 +28,7 @@ def a_version(repository: Path, name: str = "mine", number: int = 2, model: str 
     return repository / name / str(number)
 
 
-def test_without_a_folder_there_is_the_built_in_model() -> None:
+def test_without_a_repository_only_the_built_in_model_exists() -> None:
     scan = ModelRepository(None).scan()
     assert [str(one) for one in scan.versions] == ["ppocr/1"]
     assert not scan.bad

@@ -117,7 +117,7 @@ def test_a_version_that_cannot_be_written_leaves_nothing(repository: Path, tmp_p
     assert list(repository.iterdir()) == []
 
 
-def test_no_file_leaves_the_folder_of_its_version(repository: Path) -> None:
+def test_no_file_is_written_outside_the_folder_of_its_version(repository: Path) -> None:
     for name in ("../escape", "/etc/escape", "a/../../escape", "two\nlines", ""):
         with pytest.raises(BadModel, match="no name for a file"):
             write_version(NewModel(Description(engine="fake"), {name: b"1"}), repository, "mine")
@@ -254,7 +254,7 @@ def test_real_model_passes_the_check(models: Models, monkeypatch: pytest.MonkeyP
     assert "1.00 of the words" in out
 
 
-def test_every_entry_of_a_description_is_described() -> None:
+def test_every_field_of_a_model_description_is_documented() -> None:
     text = (ROOT / "docs" / "models.md").read_text("utf-8").partition("## model.toml")[2].partition("\n## ")[0]
     whole, *tables = text.split("| `[")
     assert [name for name in Description.model_fields if f"`{name}`" not in whole] == []

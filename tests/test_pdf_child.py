@@ -155,7 +155,7 @@ def test_a_stopped_process_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("_fake_child")
 @pytest.mark.parametrize("ready", ["!exit", "!silent", "", "ready", "ready 1", "pages 1", "ready nan nan", "x" * 1000])
-def test_a_process_that_does_not_get_ready_is_a_503(
+def test_a_process_that_fails_to_start_is_a_503(
     ready: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     child_process._log_once.cache_clear()

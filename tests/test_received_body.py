@@ -156,7 +156,7 @@ def test_a_large_body_that_does_not_fit_beside_others_is_refused() -> None:
     beside.budget.take(3 * LARGE_BYTES)
     beside.send(bytes(3 * LARGE_BYTES))
     assert beside.budget.held_bytes == 6 * LARGE_BYTES
-    # The rest is reserved for reading received bodies and for small bodies.
+    # The rest of the budget is reserved for processing received bodies and for small bodies.
     beside.send(b"a")
     assert isinstance(outcome(beside), QueueFull)
     assert beside.budget.held_bytes == 3 * LARGE_BYTES

@@ -29,7 +29,7 @@ def tracked() -> list[str]:
 
 
 @pytest.mark.parametrize("kind", FORBIDDEN)
-def test_no_committed_text_names(kind: str) -> None:
+def test_no_committed_file_contains(kind: str) -> None:
     found = []
     for name in tracked():
         try:
@@ -60,7 +60,7 @@ NOT_TESTED = re.compile(r"(nvidia|cupy|cuda)-.*|onnxruntime-gpu==.*|(async-timeo
 
 
 @pytest.mark.parametrize("name", ["requirements", "requirements-cuda12", "requirements-cuda13"])
-def test_production_installs_what_is_tested_and_every_file_has_its_hash(name: str) -> None:
+def test_production_requirements_have_tested_versions_and_hashes(name: str) -> None:
     text = (ROOT / "deploy" / f"{name}.txt").read_text(encoding="utf-8").replace("\\\n", " ")
     entries = [line for line in text.splitlines() if line and not line.startswith("#")]
     pins = {re.split(r"[ ;]", entry)[0].lower() for entry in entries}

@@ -42,7 +42,7 @@ def lines(count: int, begin: int = 0) -> list[Outline]:
 
 @dataclass
 class OneScript:
-    """A fake recognizer that reads its name and the line's number, and records the lines in `asked`."""
+    """A fake recognizer: the text is its name and the line's number; `asked` records the lines."""
 
     name: str
     confidence: Callable[[int], float]

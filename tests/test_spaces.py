@@ -17,7 +17,7 @@ from ocrsvc.results import Pixels, Spaces
 STEP_PX = 8
 LEFT_PX = 8
 QUAD = rectangle(0, 0, 1200, 44)
-# Gaps of 40 px type in px: side bearings only, as a browser or a word processor adds them, and with a typed space.
+# Gaps between scripts at 40 px type: side bearings only, added by a browser or a word processor, and a typed space.
 CLOSE, BROWSER, OFFICE, TYPED = 4, 9, 11, 14
 
 
@@ -59,13 +59,13 @@ def test_lines_without_visible_gaps_or_contrast_are_left_to_the_model() -> None:
 
 @pytest.mark.parametrize(("gap_px", "typed"), [(CLOSE, False), (BROWSER, False), (OFFICE, False), (TYPED, True)])
 @pytest.mark.parametrize("characters", ["中文x文字里", "有3个建议", "x文", "文x"])
-def test_a_single_line_is_decided_by_its_own_gaps(characters: str, gap_px: int, typed: bool) -> None:
+def test_spaces_of_a_single_line_depend_on_its_gaps(characters: str, gap_px: int, typed: bool) -> None:
     (text,) = texts_of([line(characters, gap_px)])
     assert (" " in text) == typed
     assert text.replace(" ", "") == characters
 
 
-def test_an_uncertain_place_follows_its_page() -> None:
+def test_an_uncertain_gap_follows_the_rest_of_its_page() -> None:
     doubtful = line("中文字x", 12)
     closed, typed = ([line("中文字里有x和3个y们", gap_px)] * 5 for gap_px in (CLOSE, TYPED))
     assert texts_of([doubtful, *closed])[0] == "中文字x"

@@ -185,7 +185,7 @@ UNSOUND: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("kind", UNSOUND)
-def test_unsound_text_is_left_to_the_engine(pages: Any, running: Any, kind: str) -> None:
+def test_an_invalid_text_layer_is_left_to_the_engine(pages: Any, running: Any, kind: str) -> None:
     [page] = pages(UNSOUND[kind]())
     assert (texts(page), sources(page)) == (["seen"], {"ocr"})
     assert len(running[1].tasks) == 1
@@ -279,7 +279,7 @@ def test_stacked_chinese_is_a_vertical_line_but_stacked_digits_are_not(pages: An
 
 
 @pytest.mark.parametrize("count", [100_000, 1_500_000])
-def test_a_page_with_too_many_characters_counts_as_without_text_layer(running: Any, count: int) -> None:
+def test_the_text_layer_of_a_page_with_too_many_characters_is_ignored(running: Any, count: int) -> None:
     file = page_pdf(b"BT /F 1 Tf 20 100 Td " + b"(abcdefghij) Tj " * (count // 10) + b"ET")
     with closing(open_document(file, PixelLimits(1 << 27), 200, bool, bool)) as document:
         assert document.own_page(1, AUTO, bool, bool) == OwnPage(833, 555, OwnText(()))

@@ -31,7 +31,7 @@ def test_one_worker_per_four_cpus_and_one_engine_thread_per_cpu(cpus: float, wor
     assert (made.workers, made.engine_threads, made.library_threads) == (workers, engine_threads, 1)
 
 
-def test_given_numbers_are_kept_and_a_gpu_gets_two_workers_for_any_cpus() -> None:
+def test_configured_numbers_are_kept_and_a_gpu_gets_two_workers_for_any_cpus() -> None:
     assert plan(32, "cuda", 64) == ThreadPlan(workers=2, threads=76, engine_threads=4)
     assert plan(8, "cpu", 64, workers=3, threads=7, engine_threads=5) == ThreadPlan(3, 7, 5)
     assert plan(8, "cpu", 64, workers=4).engine_threads == 2

@@ -119,7 +119,7 @@ def test_sighup_cannot_turn_tls_on(authority: Authority) -> None:
 def test_old_versions_and_weak_ciphers_are_refused(authority: Authority) -> None:
     server = make_context(authority.issue(key_type=RSA), HTTP)
     old = authority.client()
-    # Python warns of the client's old version.
+    # Python deprecates the old TLS version of this client.
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
     for client in (old, weak_client(authority, "AES128-SHA"), weak_client(authority, "ECDHE-RSA-AES128-SHA256")):

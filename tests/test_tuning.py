@@ -90,7 +90,7 @@ def test_choice_that_does_not_start_keeps_other_measurements(
         ([], {"page": "nowhere.png"}, "nowhere.png cannot be read"),
         ([], {"OCRSVC_ENGINE": "tr"}, "does not start"),
     ],
-    ids=["file there", "keys", "no page", "no engine"],
+    ids=["file exists", "keys", "no page", "no engine"],
 )
 def test_untunable_settings_are_reported(tmp_path: Path, flags: list[str], given: dict[str, str], words: str) -> None:
     done = tune(tmp_path, *flags, **given)

@@ -123,7 +123,7 @@ def opened(browser: Browser, server: Server) -> Iterator[Open]:
 QUOTA = {"title": "A limit is reached", "code": "quota_exceeded", "remedy": "More."}
 
 
-def put(page: Page, *files: Any) -> None:
+def upload(page: Page, *files: Any) -> None:
     page.set_input_files("#files", list(files))
 
 
@@ -143,7 +143,7 @@ def dispatch_files(page: Page, event: str, *files: FilePayload) -> None:
 
 def test_lines_and_boxes_highlight_each_other_and_lines_can_be_copied(opened: Open) -> None:
     page = opened()
-    put(page, png_upload())
+    upload(page, png_upload())
     lines, boxes = page.locator(".lines button"), page.locator(".sheet polygon")
     expect(lines.first).to_contain_text("120x40")
     expect(boxes).to_have_count(2)
@@ -167,7 +167,7 @@ def test_lines_and_boxes_highlight_each_other_and_lines_can_be_copied(opened: Op
 def test_the_real_engine_reads_a_page_and_its_boxes_lie_on_the_text(opened: Open) -> None:
     with run_server({"OCRSVC_ENGINE": "ppocr", "OCRSVC_WORKERS": "1", "OCRSVC_ENGINE_THREADS": "1"}) as server:
         page = opened(server.url)
-        put(page, PAGES / "notice.jpg", PAGES / "notice_turned_90.png")
+        upload(page, PAGES / "notice.jpg", PAGES / "notice_turned_90.png")
         wait_for(page, "done", 2)
         for number in (0, 1):
             page.locator("#items .pick").nth(number).click()
@@ -212,7 +212,7 @@ def test_many_images_are_read_three_at_a_time(opened: Open) -> None:
             route.continue_()
 
     page.route("**/v1/ocr*", hold_three)
-    put(page, *(png_upload(100 + number) for number in range(7)))
+    upload(page, *(png_upload(100 + number) for number in range(7)))
     wait_for(page, "waiting", 4)
     expect(page.locator("#count")).to_have_text("0 of 7 files")
     assert len(held) == 3
@@ -225,7 +225,7 @@ def test_many_images_are_read_three_at_a_time(opened: Open) -> None:
 def test_one_or_all_images_can_be_cancelled_and_retried(opened: Open) -> None:
     page = opened()
     page.route("**/v1/ocr*", lambda _: None)
-    put(page, png_upload(100), png_upload(101), png_upload(102), png_upload(103))
+    upload(page, png_upload(100), png_upload(101), png_upload(102), png_upload(103))
     page.get_by_label("Cancel 100.png").click(force=True)
     wait_for(page, "cancelled", 1)
     page.locator("#cancel").click()
@@ -269,7 +269,7 @@ def test_everything_can_be_done_with_the_keyboard(opened: Open) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_legible_in_light_and_dark_mode(opened: Open, scheme: str) -> None:
     page = opened(color_scheme=scheme)
-    put(page, png_upload())
+    upload(page, png_upload())
     wait_for(page, "done")
     assert low_contrast_texts(page) == []
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
@@ -282,7 +282,7 @@ def test_on_a_phone_everything_fits_and_the_camera_is_offered(opened: Open) -> N
         page.get_by_role("button", name="Take a photo").tap()
     assert chooser.value.element.get_attribute("capture") == "environment"
     chooser.value.set_files([png_upload()])
-    put(page, png_upload(2000, 100))
+    upload(page, png_upload(2000, 100))
     wait_for(page, "done", 2)
     page.locator("summary").tap()
     assert page.evaluate("document.documentElement.scrollWidth") == 360
@@ -294,7 +294,7 @@ def test_a_chinese_browser_gets_chinese_and_a_choice_is_remembered(opened: Open)
     page = opened(locale="zh-CN")
     expect(page.locator("#choose")).to_have_text("选择文件")
     assert page.locator("html").get_attribute("lang") == "zh-CN"
-    put(page, png_upload(), {"name": "a.png", "mimeType": "image/png", "buffer": b"text"})
+    upload(page, png_upload(), {"name": "a.png", "mimeType": "image/png", "buffer": b"text"})
     page.locator("#items .pick").nth(1).click()
     expect(page.get_by_role("alert")).to_contain_text("不是本服务能识别的图片")
     page.get_by_role("button", name="English").click()
@@ -306,13 +306,13 @@ def test_a_chinese_browser_gets_chinese_and_a_choice_is_remembered(opened: Open)
 def test_an_error_of_the_service_is_shown_and_a_broken_connection_can_be_retried(opened: Open) -> None:
     page = opened()
     with page.expect_response("**/v1/ocr*") as answered:
-        put(page, {"name": "a.png", "mimeType": "image/png", "buffer": b"text"})
+        upload(page, {"name": "a.png", "mimeType": "image/png", "buffer": b"text"})
     body, alert = answered.value.json(), page.get_by_role("alert")
     for member in ("title", "detail", "remedy", "id"):
         expect(alert).to_contain_text(body[member])
     page.locator("#clear").click()
     page.route("**/v1/ocr*", lambda route: route.abort())
-    put(page, png_upload())
+    upload(page, png_upload())
     expect(alert).to_contain_text("The service cannot be reached")
     page.unroute("**/v1/ocr*")
     page.get_by_role("button", name="Try again").click()
@@ -331,7 +331,7 @@ def test_an_error_of_the_service_is_shown_and_a_broken_connection_can_be_retried
 def test_permanent_failure_is_reported(opened: Open, answer: dict[str, Any], message: str) -> None:
     page = opened()
     page.route("**/v1/ocr*", lambda route: route.fulfill(**answer))
-    put(page, png_upload())
+    upload(page, png_upload())
     expect(page.get_by_role("alert")).to_contain_text(message)
 
 
@@ -349,7 +349,7 @@ def test_a_busy_service_is_retried_after_its_retry_after(opened: Open) -> None:
         route.fulfill(status=status, headers={"Retry-After": wait}, json={"title": "Busy", "code": "queue_full"})
 
     page.route("**/v1/ocr*", refuse_twice)
-    put(page, png_upload())
+    upload(page, png_upload())
     expect(page.locator("#panel")).to_contain_text("busy, retry in 1 s")
     expect(page.locator(".lines button").first).to_contain_text("120x40")
     assert len(asked_s) == 3
@@ -359,7 +359,7 @@ def test_a_busy_service_is_retried_after_its_retry_after(opened: Open) -> None:
 def test_results_can_be_saved(opened: Open) -> None:
     page = opened()
     with page.expect_response("**/v1/ocr*") as answered:
-        put(page, png_upload())
+        upload(page, png_upload())
     wait_for(page, "done")
     assert saved(page, "#save") == ("120.txt", answered.value.json()["pages"][0]["text"] + "\n")
     page.get_by_role("tab", name="JSON").click()
@@ -377,7 +377,7 @@ def test_results_can_be_saved(opened: Open) -> None:
 @pytest.mark.parametrize(("name", "form"), [item for item in text_formats().items() if item[0] != "text"])
 def test_the_tab_of_a_format_requests_it_once(opened: Open, server: Server, name: str, form: OutputFormat) -> None:
     page = opened()
-    put(page, png_upload())
+    upload(page, png_upload())
     wait_for(page, "done")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -393,7 +393,7 @@ def test_the_tab_of_a_format_requests_it_once(opened: Open, server: Server, name
 
 def test_failed_format_is_reported_and_can_be_retried(opened: Open) -> None:
     page = opened()
-    put(page, png_upload())
+    upload(page, png_upload())
     wait_for(page, "done")
     page.route("**/v1/ocr?*format=*", lambda route: route.abort())
     page.get_by_role("tab", name="ALTO").click()
@@ -413,7 +413,7 @@ def test_a_format_is_requested_for_successful_pages_only(opened: Open) -> None:
         route.fulfill(json=answer)
 
     page.route(re.compile(r"/v1/ocr\?rotate=auto&words=true&tables=true$"), fail_one)
-    put(page, {"name": "three.tif", "mimeType": "image/tiff", "buffer": tiff([120, 121, 122])})
+    upload(page, {"name": "three.tif", "mimeType": "image/tiff", "buffer": tiff([120, 121, 122])})
     wait_for(page, "done")
     with page.expect_request("**/v1/ocr?*format=tsv") as asked:
         page.get_by_role("tab", name="TSV").click()
@@ -436,7 +436,7 @@ def test_model_and_language_can_be_chosen_if_there_are_several(browser: Browser,
         expect(model.locator("option")).to_have_text(["automatic", "east", "north", "PP-OCRv6 small (ppocr)"])
         expect(language.locator("option[value=ru]")).to_have_text("Russian")
         language.select_option("ru")
-        put(page, png_upload())
+        upload(page, png_upload())
         expect(page.locator("#panel")).to_contain_text("north/1")
         page.locator("[data-language=zh]").click()
         expect(language.locator("option[value=ru]")).to_have_text("俄语")
@@ -454,7 +454,7 @@ def test_options_and_rotations_reach_the_service(opened: Open) -> None:
     page.get_by_label("A single line").check()
     page.locator("[name=min_confidence]").fill("40")
     with page.expect_request("**/v1/ocr*") as first:
-        put(page, png_upload())
+        upload(page, png_upload())
     assert first.value.url.endswith("?rotate=auto&words=true&max_side=500&min_confidence=0.4&detect=false&tables=true")
     wait_for(page, "done")
     with page.expect_request("**/v1/ocr*") as second:
@@ -468,7 +468,7 @@ def test_boxes_fit_a_photo_rotated_by_its_exif(opened: Open) -> None:
     exif = Image.Exif()
     exif[274] = 6
     Image.new("L", (120, 40), 255).save(file, "JPEG", exif=exif)
-    put(page, {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": file.getvalue()})
+    upload(page, {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": file.getvalue()})
     expect(page.locator(".lines button").first).to_contain_text("40x120")
     assert page.evaluate("document.querySelector('.sheet img').naturalHeight") == 120
     assert page.locator(".sheet svg").bounding_box() == page.locator(".sheet img").bounding_box()
@@ -477,7 +477,7 @@ def test_boxes_fit_a_photo_rotated_by_its_exif(opened: Open) -> None:
 def test_picture_that_the_browser_cannot_show_comes_from_the_service(opened: Open) -> None:
     page = opened()
     file = (Path(__file__).parent / "data/heif/turned.heic").read_bytes()
-    put(page, {"name": "IMG_1.HEIC", "mimeType": "image/heic", "buffer": file})
+    upload(page, {"name": "IMG_1.HEIC", "mimeType": "image/heic", "buffer": file})
     expect(page.locator(".lines button").first).to_contain_text("64x96")
     expect(page.locator(".sheet img")).to_be_visible()
     assert page.evaluate("document.querySelector('.sheet img').naturalHeight") == 96
@@ -486,7 +486,7 @@ def test_picture_that_the_browser_cannot_show_comes_from_the_service(opened: Ope
 def test_a_page_without_a_picture_is_drawn_from_its_lines(opened: Open) -> None:
     page = opened()
     page.route("**/v1/ocr/picture*", lambda route: route.abort())
-    put(page, {"name": "a.pdf", "mimeType": "application/pdf", "buffer": pdf(b"", GRAY)})
+    upload(page, {"name": "a.pdf", "mimeType": "application/pdf", "buffer": pdf(b"", GRAY)})
     expect(page.locator("#panel")).to_contain_text("This browser cannot show the file")
     expect(page.locator(".sheet text").first).to_be_visible()
 
@@ -494,7 +494,7 @@ def test_a_page_without_a_picture_is_drawn_from_its_lines(opened: Open) -> None:
 def test_document_pages_are_shown_one_at_a_time_as_pictures_from_the_service(opened: Open) -> None:
     page = opened()
     # Browsers cannot display TIFF.
-    put(page, {"name": "a.tif", "mimeType": "image/tiff", "buffer": tiff([120, 130, 140])})
+    upload(page, {"name": "a.tif", "mimeType": "image/tiff", "buffer": tiff([120, 130, 140])})
     expect(page.locator("#leaf")).to_have_value("1")
     expect(page.locator("#leaf-of")).to_have_text("/ 3")
     expect(page.locator(".lines button").first).to_contain_text("120x32")
@@ -530,7 +530,7 @@ def test_words_of_a_hovered_line_are_shown(opened: Open) -> None:
         route.fulfill(json=answer)
 
     page.route("**/v1/ocr*", add_words)
-    put(page, png_upload())
+    upload(page, png_upload())
     box = page.locator(".sheet polygon").first.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + box["height"] / 2)
