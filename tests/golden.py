@@ -43,7 +43,7 @@ def read_golden(name: str) -> dict[str, Recorded]:
     """The responses of one recording by title; skips the test if the recording is missing."""
     file = FOLDER / name
     if not file.is_file():
-        pytest.skip(f"the recording {file} is missing: set OCRSVC_SHARED to the folder of wire/golden")
+        pytest.skip(f"the recording {file} is missing: set OCRSVC_SHARED to the folder that contains wire/")
     chapters = re.split(r"^### (.+)\n", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     pairs = zip(chapters[::2], chapters[1::2], strict=True)
     return dict(_exchanges(pairs))

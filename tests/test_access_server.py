@@ -141,7 +141,7 @@ def test_a_grpc_call_with_a_wrong_key_ends_before_its_message_arrives(service: K
 
 
 @pytest.mark.usefixtures("one_day")
-def test_grpc_pages_count_and_limits_have_retry_times(service: KeyedServer) -> None:
+def test_grpc_pages_count_and_quota_errors_have_retry_times(service: KeyedServer) -> None:
     metadata = (("authorization", f"Bearer {service.add('tensors', pages_a_day=3)}"),)
     with grpc.insecure_channel(service.rpc) as channel:
         infer = unary(channel, f"{V2}ModelInfer", "inference.ModelInferResponse")

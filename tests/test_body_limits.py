@@ -74,7 +74,7 @@ def test_malformed_body_returns_400_and_closes(server: Server, header: str, sent
 
 
 @pytest.mark.parametrize(("path", "status"), [("//v1/ocr", b"200"), ("/v1//ocr", b"404"), ("/v1/ocr/", b"404")])
-def test_extra_slashes_are_ignored_before_a_path_and_never_redirect(server: Server, path: str, status: bytes) -> None:
+def test_leading_slashes_are_ignored_and_no_slash_redirects(server: Server, path: str, status: bytes) -> None:
     answer = exchange(server, head(f"Content-Length: {len(PNG)}", "Connection: close", path=path) + PNG)
     assert answer.split()[1] == status
 

@@ -43,7 +43,7 @@ def test_credentials_are_short_and_never_printed(authorization: str, other: str)
     "escaped", [slice(0), slice(0, 1), slice(3, 4), slice(9, 10), slice(16, 17), slice(40, 50), slice(99)]
 )
 @pytest.mark.parametrize("form", ["%{:02x}", "%{:02X}"])
-def test_keys_in_logged_addresses_are_hidden_however_they_are_encoded(form: str, escaped: slice) -> None:
+def test_keys_in_logged_urls_are_hidden_in_any_encoding(form: str, escaped: slice) -> None:
     characters = list(make_secret()[0])
     characters[escaped] = [form.format(ord(character)) for character in characters[escaped]]
     line = logging.makeLogRecord({"msg": "%s /?key=%s&x=1", "args": ("GET", "".join(characters))})

@@ -238,7 +238,7 @@ def test_a_waiting_pdf_does_not_block_images() -> None:
         for _ in range(DECODERS):
             pool.submit(look)
         with pytest.raises(DeadlineExceeded), reader.decoded_image(pdf(GRAY), 1, limit_s=0.5):
-            pytest.fail("drawn")
+            pytest.fail("the PDF was drawn")
         assert reader.read(png(), ReadOptions(), 5.0).page.lines
     assert sizes == [200] * DECODERS
 
@@ -268,7 +268,7 @@ def test_a_child_cannot_shrink_the_canvas() -> None:
         ((2000, 2000), MEGAPIXEL, None),
     ],
 )
-def test_page_limits_are_kept(points: tuple[float, float], max_pixels: int, size: tuple[int, int] | None) -> None:
+def test_page_size_limits_apply(points: tuple[float, float], max_pixels: int, size: tuple[int, int] | None) -> None:
     with nullcontext() if size else pytest.raises(CallerError):
         assert size_px(*points, DrawingLimits(200, max_pixels, 20_000)) == size
 

@@ -390,7 +390,7 @@ def test_an_image_whose_call_is_cancelled_never_reaches_the_engine() -> None:
     assert engine.count == 1
 
 
-def test_disconnect_is_noticed() -> None:
+def test_a_client_disconnect_is_detected() -> None:
     with gated() as (gate, channel):
         call = echo(channel).future(MESSAGES[ANSWER]())
         assert gate.began.acquire(timeout=PATIENCE_S)
@@ -443,7 +443,7 @@ class FullListener(socket.socket):
         return super().accept()
 
 
-def test_missing_file_descriptors_neither_spin_nor_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_exhausted_file_descriptors_neither_spin_nor_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
     listener = FullListener()
     listener.bind(("127.0.0.1", 0))
     listener.listen()

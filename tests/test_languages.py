@@ -10,7 +10,7 @@ from ocrsvc.models.importers.dictionaries import languages_of, letters_of_langua
 
 
 @pytest.mark.parametrize(("characters", "languages"), data_of("languages")["written"])
-def test_language_requires_all_its_lower_case_and_capital_letters(characters: str, languages: list[str]) -> None:
+def test_a_language_is_supported_if_the_dictionary_has_all_its_letters(characters: str, languages: list[str]) -> None:
     assert languages_of(characters) == tuple(languages)
 
 

@@ -138,7 +138,7 @@ def test_ocrsvc_parameters_reach_the_engine(client: FlaskClient) -> None:
 
 
 @COMPRESSED
-def test_unpacked_bodies_count_in_the_request_memory(encoding: str, pack_body: Any) -> None:
+def test_decompressed_bodies_count_as_request_memory(encoding: str, pack_body: Any) -> None:
     body = pack_body(b" " * (3 << 20) + b"{}")
     with running_app(Settings(request_memory_bytes=2 << 20, max_body_bytes=1 << 20)) as app:
         response = app.test_client().post(INFER, data=body, headers={"Content-Encoding": encoding})
@@ -180,7 +180,7 @@ REFUSED = filled(data_of("models_rest_refused"), PLAIN=PLAIN)
         ({"data": gzip.compress(bytes(2**26 + 1), 1), "headers": {"Content-Encoding": "gzip"}}, 413, "body exceeds"),
     ],
 )
-def test_errors_are_in_the_protocols_shape(client: FlaskClient, sent: dict[str, Any], status: int, said: str) -> None:
+def test_errors_have_the_protocols_format(client: FlaskClient, sent: dict[str, Any], status: int, said: str) -> None:
     response = client.post(INFER, **sent)
     assert response.status_code == status, response.data
     assert list(json_of(response)) == ["error"]

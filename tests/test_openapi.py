@@ -133,7 +133,7 @@ def test_a_real_problem_fits_its_schema(served: Any, error: type[errors.OcrsvcEr
     assert ("Retry-After" in response.headers) <= ("Retry-After" in described)
 
 
-def test_a_worker_that_is_not_ready_fits_its_description(served: Any) -> None:
+def test_answers_of_a_worker_that_is_not_ready_fit_their_schema(served: Any) -> None:
     client = client_raising(errors.NotReady("Loading."))
     check(served, "/readyz", "get", client.get("/readyz"))
     check(served, "/version", "get", client.get("/version"))

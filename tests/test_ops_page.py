@@ -185,7 +185,7 @@ def busy_server() -> Iterator[Server]:
         yield server
 
 
-def test_the_page_shows_workers_failures_and_plots_and_clears_what_crashed(opened: Open, busy_server: Server) -> None:
+def test_the_page_shows_workers_failures_and_plots_and_clears_the_denylist(opened: Open, busy_server: Server) -> None:
     url = f"{busy_server.url}/ops/overview"
     wait_until(lambda: requests.get(url, timeout=_ANSWER_S).json()["history"]["curves"]["ready"], "two points")
     page = opened(f"{busy_server.url}/ops")
@@ -232,7 +232,7 @@ def test_keys_are_listed_with_usage_and_without_secrets(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_day")
-def test_with_keys_the_page_needs_one_and_shows_usage(opened: Open, tmp_path: Path) -> None:
+def test_the_page_requires_a_key_and_shows_usage(opened: Open, tmp_path: Path) -> None:
     with keys_in(tmp_path) as keys:
         operator, reader = keys.add("operator", "operate"), keys.add("reader", "read", pages_a_day=10)
         with run_server({"OCRSVC_WORKERS": "1", "OCRSVC_KEYS": keys.address}) as server:

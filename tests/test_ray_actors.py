@@ -72,7 +72,7 @@ class SimulatedCluster(RayReader):
         read = tuple(PageResult(index, b"{}", "", False, 0.1, 1.0, 0, "a") for index in group.indexes)
         return read if answer == "read" else answer
 
-    def started(self, seconds: float = 0.0) -> int:
+    def actors_started(self, seconds: float = 0.0) -> int:
         """Advance the clock; returns the number of actors started."""
         before = len(self.handles)
         self.now += seconds
@@ -123,11 +123,11 @@ def test_pages_of_a_group_that_crashes_actors_are_read_one_by_one() -> None:
 
 def test_actors_are_started_until_resources_are_used_up() -> None:
     cluster = SimulatedCluster(ClusterRequest(cpus=2.0))
-    assert cluster.started() == 2
+    assert cluster.actors_started() == 2
     cluster.answer(ready("a"), ready("b"))
     assert cluster.at_once == 4
     cluster.free = {"CPU": 0.5}
-    assert cluster.started(2) == 0
+    assert cluster.actors_started(2) == 0
     # 0.1 GPU fits exactly ten times, without a rounding error.
     assert room_in(ClusterRequest(cpus=0.1, gpus=0.1), {"CPU": 1.0, "GPU": 1.0}) == 10
     assert room_in(ClusterRequest(options={"resources": {"scanner": 1}}), {"CPU": 8.0}) == 0
@@ -138,10 +138,10 @@ def test_actors_that_end_are_replaced_and_those_with_another_engine_are_not_used
     cluster.update()
     cluster.answer(ready(), ready(model="other"), ready(version="0"))
     assert (len(cluster.actors), cluster.killed) == (1, cluster.handles[1:])
-    assert cluster.started(2) == 0
+    assert cluster.actors_started(2) == 0
     cluster._remove(cluster.actors[0], "Its node has died.")
     assert (len(cluster.killed), cluster.actors) == (3, [])
-    assert cluster.started(31) == 3
+    assert cluster.actors_started(31) == 3
 
 
 @pytest.mark.parametrize(
@@ -161,10 +161,10 @@ def test_an_unfit_first_actor_stops_the_run(answer: object, error: type[OcrsvcEr
 
 def test_a_run_without_an_actor_reports_missing_resources_and_ends() -> None:
     cluster = SimulatedCluster(ClusterRequest(gpus=0.5, wait_s=30.0), {"CPU": 4.0, "GPU": 0.25})
-    assert cluster.started() == 1
-    cluster.started(29)
+    assert cluster.actors_started() == 1
+    cluster.actors_started(29)
     with pytest.raises(ClusterUnavailable, match=r"0\.5 GPU; the cluster has 4 of 4 CPU free, 0\.25 of 1 GPU free"):
-        cluster.started(2)
+        cluster.actors_started(2)
 
 
 @pytest.mark.parametrize("left", ["", "127.0.0.1:{port}"], ids=["RAY_ADDRESS", "address left by a killed cluster"])

@@ -213,7 +213,7 @@ def test_waiting_requests_are_reported_but_not_suspected(shared: SharedState) ->
     assert shared.denylist.entries() == []
 
 
-def test_killing_an_idle_or_stopping_worker_makes_no_body_suspect(shared: SharedState) -> None:
+def test_killing_an_idle_or_stopping_worker_blames_no_body(shared: SharedState) -> None:
     with shared.guard.request("/v1/ocr"):
         take_body(BODY, "an-id")
         shared.suspects.note_exit(PID, 1, expected=True)

@@ -149,7 +149,7 @@ def test_many_escapes_and_near_boundaries_are_read() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.text("%+&=/2BbFf3DdA04a1z", max_size=30))
-def test_forms_parse_as_in_another_library(text: str) -> None:
+def test_forms_parse_as_in_urllib(text: str) -> None:
     sent = f"image={text}"
     pairs = parse_qsl(sent, keep_blank_values=True, encoding="latin-1")
     expected = [(name.encode("latin-1").decode(errors="replace"), value.encode("latin-1")) for name, value in pairs]

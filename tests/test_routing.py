@@ -11,7 +11,7 @@ from ocrsvc.settings.settings import Settings
 from ocrsvc.worker.config import addresses
 
 
-def test_every_name_has_an_adapter_and_every_adapter_a_name() -> None:
+def test_every_adapter_can_be_imported() -> None:
     assert all(callable(resolve(entry.http)) for entry in adapters().values())
     assert all(resolve(entry.grpc).files for entry in adapters().values() if entry.grpc)
 
@@ -32,7 +32,7 @@ def test_adapters_are_chosen_by_name(variable: str, value: str, names: list[str]
 
 
 @pytest.mark.parametrize(("environ", "named"), data_of("routing")["refused"])
-def test_a_name_that_cannot_be_served_is_refused_with_the_list(environ: dict[str, str], named: str) -> None:
+def test_invalid_adapter_names_are_refused_with_the_list(environ: dict[str, str], named: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings(environ)
     assert str(caught.value).startswith(f"{named} is ")
@@ -40,11 +40,11 @@ def test_a_name_that_cannot_be_served_is_refused_with_the_list(environ: dict[str
 
 
 @pytest.mark.parametrize(("environ", "expected"), data_of("routing")["listening"])
-def test_usual_ports_are_listened_on_beside_bind(environ: dict[str, str], expected: list[str]) -> None:
+def test_usual_ports_are_added_to_the_bind_address(environ: dict[str, str], expected: list[str]) -> None:
     assert addresses(read_settings(environ)) == expected
 
 
-def test_a_wrong_path_or_method_is_answered_in_the_shape_of_its_adapter() -> None:
+def test_wrong_paths_and_methods_have_their_adapters_error_format() -> None:
     with running_app(Settings(usual_ports=("trwebocr",))) as app:
         client = app.test_client()
         assert client.get("/nowhere").content_type == "application/problem+json"

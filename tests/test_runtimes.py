@@ -277,7 +277,7 @@ def test_session_is_freed_with_its_last_reference(open_one: Callable[[], Any]) -
 
 
 @pytest.mark.filterwarnings("ignore:Specified provider")
-def test_without_a_gpu_the_cpu_computes_as_proved_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_the_stored_choice_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     assert store_choice(ModelCache(tmp_path), built_in(), "auto", RuntimeChoice(FP32, INT8, "stored by the test"))
     settings = read_settings({"OCRSVC_MODEL_CACHE": str(tmp_path), "OCRSVC_ENGINE_THREADS": "1"})

@@ -126,7 +126,7 @@ def test_page_streams_are_unchanged() -> None:
         assert now.pages[0].obj["/Contents"][1].read_raw_bytes() == was.pages[0].obj["/Contents"].read_raw_bytes()
 
 
-def test_text_is_placed_right_on_cropped_and_turned_pages_and_images() -> None:
+def test_text_is_in_place_on_cropped_turned_pages_and_images() -> None:
     whole = io.BytesIO()
     # The page's content leaves a changed transformation matrix.
     drawing = b"0.5 0 0 0.5 10 10 cm q 2 0 0 2 0 0 cm " + GRAY

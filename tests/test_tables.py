@@ -158,7 +158,7 @@ BUSY: dict[str, tuple[Callable[[], Pixels], list[tuple[float, float]]]] = {
 
 
 @pytest.mark.parametrize("name", BUSY)
-def test_hostile_pages_take_seconds_at_most(name: str) -> None:
+def test_hostile_pages_take_at_most_5_seconds(name: str) -> None:
     draw, places = BUSY[name]
     find_within(5, draw(), [line_at(x, y, "x", width=20, height=10) for x, y in places])
 

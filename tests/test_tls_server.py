@@ -171,7 +171,7 @@ def half_hello(authority: Authority) -> bytes:
     return outgoing.read()
 
 
-def test_incomplete_handshakes_delay_no_others(server: Server, authority: Authority) -> None:
+def test_incomplete_handshakes_do_not_delay_other_clients(server: Server, authority: Authority) -> None:
     hello = half_hello(authority)
     with ExitStack() as stack, httpx.Client(verify=authority.client()) as client:
         for number in range(200):

@@ -50,7 +50,7 @@ UNFIT = {
         ({}, "ocrsvc 0.2.0 is installed, but this arbiter runs 0.1.0", "0.2.0"),
         (UNFIT, "died before it was ready", "0.1.0"),
     ],
-    ids=["new code", "new code that does not fit the arbiter's"],
+    ids=["new code", "incompatible new code"],
 )
 def test_sighup_loads_new_code_and_fails_nothing(tmp_path: Path, changes: Changes, logged: str, answering: str) -> None:
     write_package(tmp_path, "0.1.0")

@@ -215,7 +215,7 @@ def test_hundred_pages_use_as_much_memory_as_one(opened: Open, held: HeldAnswers
     assert len(re.findall(r'"pages_\w+"', text)) == 2
 
 
-def test_making_a_searchable_pdf_is_stopped_or_its_failure_reported(opened: Open, held: HeldAnswers) -> None:
+def test_pdf_creation_can_be_cancelled_and_reports_failures(opened: Open, held: HeldAnswers) -> None:
     page = opened()
     put(page)
     for line in (page_line(1, 1), END, None):

@@ -232,7 +232,7 @@ def test_path_settings_are_in_the_versions_folder_and_verified(tmp_path: Path) -
         ("[settings]\nmodel_cache = './cache'", Settings(), "not a setting of the engine ppocr"),
     ],
 )
-def test_models_run_no_programs_and_stay_inside(tmp_path: Path, model: str, service: Settings, fault: str) -> None:
+def test_model_programs_and_paths_are_limited(tmp_path: Path, model: str, service: Settings, fault: str) -> None:
     version = make_version(tmp_path, "mine", 2, model, {"libtr.so": b"1"})
     with pytest.raises(BadModel, match=fault):
         open_engine(service, ONE_THREAD, model=version)
