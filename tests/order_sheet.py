@@ -182,8 +182,8 @@ Matrix = NDArray[np.float64]
 Frame = tuple[float, float, float, float]
 """Left, top, right, bottom."""
 
-GROWN = 0.12  # margin of a detector's box around the ink, in em
-SHAKEN = 0.05  # standard deviation of its sides, in em
+MARGIN = 0.12  # margin of a detector's box around the ink, in em
+JITTER = 0.05  # standard deviation of its sides, in em
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ def quads_of(lines: Sequence[SetLine], matrix: Matrix, shake: random.Random | No
     """(N, 4, 2) corners of the lines in the picture, clockwise from the start of reading; `shake` jitters the sides."""
     quads = []
     for line in lines:
-        offsets = [GROWN + (shake.gauss(0, SHAKEN) if shake else 0.0) for _ in range(4)]
+        offsets = [MARGIN + (shake.gauss(0, JITTER) if shake else 0.0) for _ in range(4)]
         left, top, right, bottom = (offset * line.size for offset in offsets)
         height = line.size * len(line.text) if line.vertical else line.size
         frame = (line.left - left, line.top - top, line.left + line.width + right, line.top + height + bottom)

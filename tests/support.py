@@ -37,7 +37,7 @@ SHARED = Path(os.environ.get("OCRSVC_SHARED", ROOT.parent / "shared"))
 SERVE = ("gunicorn", "-c", "gunicorn.conf.py", "wsgi:app")
 _STOP_S = 60.0
 _START_S = 60.0
-_SOON_S = 60.0
+_WAIT_S = 60.0
 _ANSWER_S = 30.0
 
 
@@ -65,7 +65,7 @@ def filled(value: Any, **texts: str) -> Any:
     return Template(value).safe_substitute(texts) if isinstance(value, str) else value
 
 
-def wait_until(condition: Callable[[], T], what: str = "the condition", within_s: float = _SOON_S) -> T:
+def wait_until(condition: Callable[[], T], what: str = "the condition", within_s: float = _WAIT_S) -> T:
     """Poll a condition and return its first true value; fails after `within_s` seconds."""
     end_s = time.monotonic() + within_s
     while not (found := condition()):
@@ -80,10 +80,10 @@ def reserved_port() -> Iterator[int]:
 
     A server can bind it by number if it sets SO_REUSEADDR, as servers usually do.
     """
-    with socket.socket() as kept:
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        kept.bind(("127.0.0.1", 0))
-        yield int(kept.getsockname()[1])
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield int(reserved.getsockname()[1])
 
 
 @contextmanager
@@ -91,11 +91,11 @@ def repeating(call: Callable[[], object], threads: int = 1) -> Iterator[None]:
     """Run threads that each call `call` at most 50 times a second while the block runs; it must not raise."""
     done = threading.Event()
 
-    def call_on() -> None:
+    def call_repeatedly() -> None:
         while not done.wait(0.02):
             call()
 
-    started = [threading.Thread(target=call_on) for _ in range(threads)]
+    started = [threading.Thread(target=call_repeatedly) for _ in range(threads)]
     for thread in started:
         thread.start()
     try:
@@ -178,9 +178,9 @@ class Server:
             start_new_session=True,
         )
         self.lines: list[str] = []
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._ended = False
-        self._thread = threading.Thread(target=self._follow, name="server-log")
+        self._thread = threading.Thread(target=self._read_output, name="server-log")
         self._thread.start()
 
     @property
@@ -210,8 +210,8 @@ class Server:
 
     def wait_for(self, pattern: str, *, count: int = 1, timeout_s: float = _START_S) -> re.Match[str]:
         """Wait for the `count`th line that matches; fails if the process ends or the time runs out first."""
-        with self._news:
-            self._news.wait_for(lambda: self._ended or len(self._matches(pattern)) >= count, timeout_s)
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or len(self._matches(pattern)) >= count, timeout_s)
         matches = self._matches(pattern)
         assert len(matches) >= count, f"no {pattern!r} in:\n{self.log}"
         return matches[count - 1]
@@ -252,15 +252,15 @@ class Server:
     def _matches(self, pattern: str) -> list[re.Match[str]]:
         return [match for line in list(self.lines) if (match := re.search(pattern, line))]
 
-    def _follow(self) -> None:
+    def _read_output(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with self._news:
+            with self._changed:
                 self.lines.append(line.rstrip())
-                self._news.notify_all()
-        with self._news:
+                self._changed.notify_all()
+        with self._changed:
             self._ended = True
-            self._news.notify_all()
+            self._changed.notify_all()
 
 
 @contextmanager

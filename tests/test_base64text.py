@@ -22,23 +22,23 @@ def wrap(text: str, between: str, width: int = 76) -> str:
     return between.join(textwrap.wrap(text, width))
 
 
-DAMAGED = {
+VARIANTS = {
     "data URI": f"data:image/png;base64,{TEXT}",
     "data URI in capitals": f"DATA:IMAGE/PNG;BASE64,{TEXT}",
     "data URI with a charset": f"data:image/jpeg;charset=utf-8;base64,{TEXT}",
-    "data URI and a blank": f"data:image/png;base64, {TEXT}",
-    "blanks at the line ends": wrap(TEXT, "  \r\n"),
-    "blanks for pluses": TEXT.replace("+", " "),
-    "blanks for pluses in lines": wrap(TEXT, "\n").replace("+", " "),
-    "blanks for pluses in a data URI": f"data:image/svg+xml;base64,{TEXT}".replace("+", " "),
+    "data URI and a space": f"data:image/png;base64, {TEXT}",
+    "spaces at the line ends": wrap(TEXT, "  \r\n"),
+    "spaces for pluses": TEXT.replace("+", " "),
+    "spaces for pluses in lines": wrap(TEXT, "\n").replace("+", " "),
+    "spaces for pluses in a data URI": f"data:image/svg+xml;base64,{TEXT}".replace("+", " "),
     "lower-case percent escapes": TEXT.replace("+", "%2b").replace("/", "%2f").replace("=", "%3d"),
     "an escaped data URI": quote(f"data:image/png;base64,{TEXT}", safe=""),
     "escaped line breaks": wrap(TEXT, "%0D%0A"),
-    "outer blanks": f" \n{TEXT}\r\n ",
+    "outer whitespace": f" \n{TEXT}\r\n ",
 }
 
 
-@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED.keys())
+@pytest.mark.parametrize("text", VARIANTS.values(), ids=VARIANTS.keys())
 def test_recoverable_text_is_decoded(text: str) -> None:
     assert decode_base64(text) == DATA
     assert decode_base64(text.encode()) == DATA
@@ -55,7 +55,7 @@ def test_every_variant_of_base64_decodes_to_the_same_bytes(data: bytes, width: i
 
 @given(data=st.binary(min_size=1, max_size=300))
 def test_spaces_are_read_as_pluses(data: bytes) -> None:
-    # Like the base64 of an image, the text starts and ends without "+": outer blanks are stripped.
+    # Like the base64 of an image, the text starts and ends without "+": outer spaces are stripped.
     text = base64.b64encode(b"\x89PNG" + data + b"\x82").decode()
     assert decode_base64(text.replace("+", " ")) == base64.b64decode(text)
 

@@ -95,7 +95,7 @@ def test_empty_sources_and_empty_shards_are_reported(
     assert "1 of 4 pages of this shard, 1 read and 0 failed" in capsys.readouterr().err
 
 
-SOON_S = 60.0
+WAIT_S = 60.0
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def known_pages(out: Path) -> int:
 def wait_for_growth(out: Path, by_pages: int) -> None:
     """Wait until the run has results for `by_pages` more pages."""
     before = known_pages(out)
-    wait_until(lambda: known_pages(out) >= before + by_pages, "more pages", SOON_S)
+    wait_until(lambda: known_pages(out) >= before + by_pages, "more pages", WAIT_S)
 
 
 def test_a_run_resumes_after_kill_9_and_after_sigint(tmp_path: Path) -> None:
@@ -136,11 +136,11 @@ def test_a_run_resumes_after_kill_9_and_after_sigint(tmp_path: Path) -> None:
     with started(pages, out, FAKE_LATENCY_S="0.05") as interrupted:
         wait_for_growth(out, 25)
         interrupted.send_signal(signal.SIGINT)
-        _, messages = interrupted.communicate(timeout=SOON_S)
+        _, messages = interrupted.communicate(timeout=WAIT_S)
     assert interrupted.returncode == 75
     assert "run the same command again" in messages
     with started(pages, out) as last:
-        _, messages = last.communicate(timeout=SOON_S)
+        _, messages = last.communicate(timeout=WAIT_S)
     assert last.returncode == 0, messages
     assert [record["source"] for record in output(out)] == sorted(map(str, pages.iterdir()))
     assert run(["batch", "--verify", "--out", str(out)]) == 0
@@ -150,12 +150,12 @@ def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     pages, out = tmp_path / "pages", tmp_path / "out"
     draw_images(pages, 9)
     with started(pages, out, FAKE_FAULT="hang") as hanging:
-        wait_until(lambda: list(out.glob("_ocrsvc/begun/*")), "a page that is being read", SOON_S)
+        wait_until(lambda: list(out.glob("_ocrsvc/begun/*")), "a page that is being read", WAIT_S)
         hanging.send_signal(signal.SIGINT)
         assert hanging.stderr is not None
         assert "SIGINT: finishing" in hanging.stderr.readline() + hanging.stderr.readline()
         hanging.send_signal(signal.SIGINT)
-        assert hanging.wait(SOON_S) == -signal.SIGINT
+        assert hanging.wait(WAIT_S) == -signal.SIGINT
 
 
 @pytest.mark.parametrize(("fault", "code"), [("crash", "image_crashes_engine"), ("hang", "deadline_exceeded")])

@@ -30,7 +30,7 @@ from ocrsvc.settings.settings import Settings
 MEGAPIXEL = 1_000_000
 # With one engine thread, two images are decoded and two PDFs opened at once.
 DECODERS = 2
-_SOON_S = 60.0
+_WAIT_S = 60.0
 
 
 CLIENT_SETTINGS = Settings(max_pages=4)
@@ -228,7 +228,7 @@ def test_drawing_ends_at_the_deadline_and_the_page_is_reported(client: FlaskClie
 def test_a_waiting_pdf_does_not_block_images() -> None:
     sizes: list[int] = []
 
-    def look() -> None:
+    def decode_one() -> None:
         with reader.decoded_image(pdf(GRAY), 1) as image:
             sizes.append(image.width)
 
@@ -236,7 +236,7 @@ def test_a_waiting_pdf_does_not_block_images() -> None:
         for _ in range(DECODERS):
             limiter.enter_context(reader._documents._pdf_limiter.take(bool))
         for _ in range(DECODERS):
-            pool.submit(look)
+            pool.submit(decode_one)
         with pytest.raises(DeadlineExceeded), reader.decoded_image(pdf(GRAY), 1, limit_s=0.5):
             pytest.fail("the PDF was drawn")
         assert reader.read(png(), ReadOptions(), 5.0).page.lines
@@ -277,12 +277,12 @@ def test_at_most_half_the_queue_waits_to_open_documents() -> None:
     documents, file = Documents(Settings(queue_size=4), PixelLimits(MEGAPIXEL), max_pdfs=1), pdf(GRAY)
 
     def open_one() -> None:
-        with documents.open(file, make_read_request(ReadOptions(), _SOON_S)):
+        with documents.open(file, make_read_request(ReadOptions(), _WAIT_S)):
             pass
 
     with ThreadPoolExecutor(3) as threads:
-        with documents.open(file, make_read_request(ReadOptions(), _SOON_S)):
+        with documents.open(file, make_read_request(ReadOptions(), _WAIT_S)):
             opening = [threads.submit(open_one) for _ in range(3)]
-            refused, _ = wait(opening, _SOON_S, FIRST_COMPLETED)
+            refused, _ = wait(opening, _WAIT_S, FIRST_COMPLETED)
         assert [type(one.exception()) for one in refused] == [QueueFull]
         assert [one.exception() for one in opening if one not in refused] == [None, None]

@@ -24,10 +24,10 @@ FLOODING_FRAMES = (
 ENDED = {name: FRAMES[name].pieces for name in FLOODING_FRAMES} | dict(FLOODS)
 SIZE_BYTES = 8 << 20
 MAX_GROWTH_BYTES = 200 << 20
-LEFT_GROWTH_BYTES = 64 << 20
+MAX_RETAINED_BYTES = 64 << 20
 ENHANCE_YOUR_CALM, FRAME_SIZE_ERROR = 11, 6
 # On an idle machine a health check takes far less than 1 s.
-HEALTHY_S = 10.0
+MAX_HEALTH_CHECK_S = 10.0
 PATIENCE_S = 60.0
 
 
@@ -58,7 +58,7 @@ class Client:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         self.sock.setblocking(False)
         self.pieces = pieces
-        self.left = b""
+        self.unsent = b""
         self.received = bytearray()
         self.ended = False
 
@@ -72,11 +72,11 @@ class Client:
             pass
         except ConnectionError:
             self.ended = True
-        self.left = self.left or next(self.pieces, b"")
-        if self.ended or not self.left:
+        self.unsent = self.unsent or next(self.pieces, b"")
+        if self.ended or not self.unsent:
             return False
         with contextlib.suppress(BlockingIOError, ConnectionError):
-            self.left = self.left[self.sock.send(self.left) :]
+            self.unsent = self.unsent[self.sock.send(self.unsent) :]
         return True
 
     def goaway_codes(self) -> set[int]:
@@ -92,18 +92,18 @@ def run_clients(service: Service, name: str, make: MakePieces, *, ended: bool) -
     """Run several clients at once; returns them, the peak memory in bytes, and the slowest health check in s."""
     count = CONNECTIONS if name in MEMORY else FEW_CONNECTIONS
     clients = [Client(service.port, iter(make(SIZE_BYTES))) for _ in range(count)]
-    peak_bytes, longest_s, looked_s, end_s = 0, 0.0, 0.0, time.monotonic() + PATIENCE_S
+    peak_bytes, longest_s, checked_s, end_s = 0, 0.0, 0.0, time.monotonic() + PATIENCE_S
     with calling(service.port, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         live = unary(channel, V2 + "ServerLive", "inference.ServerLiveResponse")
         under_way = list(clients)
         while under_way and time.monotonic() < end_s:
             under_way = [client for client in under_way if client.step() or (ended and not client.ended)]
             sockets = [client.sock for client in under_way]
-            select.select(sockets, [client.sock for client in under_way if client.left], [], 0.01)
-            if time.monotonic() - looked_s > 0.1:
-                looked_s = time.monotonic()
+            select.select(sockets, [client.sock for client in under_way if client.unsent], [], 0.01)
+            if time.monotonic() - checked_s > 0.1:
+                checked_s = time.monotonic()
                 assert live(MESSAGES["inference.ServerLiveRequest"](), timeout=PATIENCE_S).live
-                longest_s = max(longest_s, time.monotonic() - looked_s)
+                longest_s = max(longest_s, time.monotonic() - checked_s)
             peak_bytes = max(peak_bytes, service.rss_bytes())
     return clients, peak_bytes, longest_s
 
@@ -112,13 +112,13 @@ def check(service: Service, name: str, make: MakePieces, *, ended: bool) -> list
     clients, peak_bytes, longest_s = run_clients(service, name, make, ended=ended)
     try:
         assert peak_bytes - service.idle_bytes <= MAX_GROWTH_BYTES
-        assert longest_s <= HEALTHY_S
+        assert longest_s <= MAX_HEALTH_CHECK_S
         if ended:
             assert all(client.ended for client in clients)
     finally:
         for client in clients:
             client.sock.close()
-    wait_until(lambda: service.rss_bytes() - service.idle_bytes <= LEFT_GROWTH_BYTES, "the memory is released")
+    wait_until(lambda: service.rss_bytes() - service.idle_bytes <= MAX_RETAINED_BYTES, "the memory is released")
     return clients
 
 

@@ -19,7 +19,7 @@ SCRIPTS = ROOT / "tests" / "clients"
 WORKERS = 2
 TRIES = 24
 # The fake engine's text names the version; least_f1 accepts the difference from the serving version's text.
-NEW = """
+NEW_VERSION = """
 engine = "fake"
 [settings]
 fake_text = "fake/NUMBER"
@@ -81,7 +81,7 @@ def run(environment: str, script: str, *arguments: object) -> None:
 def test_tritonclient_lists_loads_and_unloads(server: Server, folder: Path, protocol: str) -> None:
     # The load waits until the new version is proved.
     new = len(list((folder / "models" / "fake").iterdir())) + 1
-    make_version(folder / "models", "fake", new, NEW.replace("NUMBER", str(new)))
+    make_version(folder / "models", "fake", new, NEW_VERSION.replace("NUMBER", str(new)))
     numbers = range(1, new + 1)
     run("TRITON", "triton_models.py", protocol, address_of(server, protocol), folder / "page.png", *numbers)
 

@@ -50,9 +50,9 @@ def test_flood_of_one_kind_keeps_other_failures() -> None:
 def test_failures_outlive_their_worker_and_are_listed_newest_first() -> None:
     clock = iter((10.0, 20.0, 15.0))
     errors = RecentErrors(2, clock=lambda: next(clock))
-    for slot, code in ((0, "first"), (0, "second"), (1, "beside")):
+    for slot, code in ((0, "first"), (0, "second"), (1, "other")):
         errors.recorder(slot).note("service", 500, code, adapter="api", route="", request_id="x")
-    assert [(error.code, error.slot) for error in errors.read(2)] == [("second", 0), ("beside", 1), ("first", 0)]
+    assert [(error.code, error.slot) for error in errors.read(2)] == [("second", 0), ("other", 1), ("first", 0)]
 
 
 def test_failures_are_classified_by_fault_and_long_values_truncated() -> None:

@@ -191,7 +191,7 @@ def test_invalid_actor_options_are_refused(text: str) -> None:
         actor_options_of(text)
 
 
-_SOON_S = 60.0
+_WAIT_S = 60.0
 _PAGES = 120
 
 
@@ -234,9 +234,9 @@ def test_a_dead_node_does_not_change_the_output(
         # The path is valid only in the batch process, so actors read this file only if its bytes are sent.
         sources = [str(pages), f"/proc/self/fd/{file.fileno()}"]
         process = batch(cluster, sources, tmp_path / "ray", "--part-pages", "20", fds=(file.fileno(),))
-        wait_until(lambda: list((tmp_path / "ray").glob("*.jsonl")), "a part is written", _SOON_S)
+        wait_until(lambda: list((tmp_path / "ray").glob("*.jsonl")), "a part is written", _WAIT_S)
         cluster.kill_second()
-        said = process.communicate(timeout=_SOON_S)[1]
+        said = process.communicate(timeout=_WAIT_S)[1]
         assert process.returncode == 0, said
         assert run(["batch", *sources, "--out", str(tmp_path / "local"), "--part-pages", "20"]) == 0
     assert written(tmp_path / "ray") == written(tmp_path / "local")

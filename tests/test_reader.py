@@ -29,7 +29,7 @@ from ocrsvc.serving.work_queue import RequestContext
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
 
-SOON_S = 30.0
+WAIT_S = 30.0
 LARGE_BYTES = 3000 * 2000 * 3
 SQUARE_BYTES = 700 * 700 * 3
 
@@ -47,7 +47,7 @@ class SizeEngine(KnownEngine):
     def read(self, tasks: Sequence[ReadTask]) -> list[Page | errors.OcrsvcError]:
         self.entered.set()
         if self.gate is not None:
-            assert self.gate.wait(SOON_S)
+            assert self.gate.wait(WAIT_S)
         self.seen.extend(tasks)
         sizes = [(task.image.width, task.image.height) for task in tasks]
         return [Page(*size, 0, (Line("{}x{}".format(*size), 1.0, box(0.0, 0.0, *size)),)) for size in sizes]
@@ -67,7 +67,7 @@ def reading(engine: SizeEngine, *, engine_threads: int = 1, **settings: Any) -> 
 
 
 def read(
-    reader: Reader, data: bytes, limit_s: float = SOON_S, *, share: Share | None = None, **options: Any
+    reader: Reader, data: bytes, limit_s: float = WAIT_S, *, share: Share | None = None, **options: Any
 ) -> Reading:
     context = RequestContext(share=share) if share is not None else RequestContext()
     return reader.read(data, ReadOptions(**options), limit_s, context)
@@ -83,7 +83,7 @@ def asking(call: Callable[[], object], count: int, gate: threading.Event) -> Ite
     finally:
         gate.set()
         for thread in threads:
-            thread.join(SOON_S)
+            thread.join(WAIT_S)
 
 
 @pytest.mark.parametrize(("wants_gray", "dimensions"), [(True, 2), (False, 3)])
@@ -116,7 +116,7 @@ def test_reading_returns_page_engine_and_times_and_stop_closes_the_engine(wants_
 )
 def test_options_are_applied_and_undone(options: ReadOptions, seen: str, frame: tuple[int, int, int, int]) -> None:
     with reading(SizeEngine()) as reader:
-        page = reader.read(colour_png(400, 300), options, SOON_S).page
+        page = reader.read(colour_png(400, 300), options, WAIT_S).page
         with pytest.raises(errors.BadOption, match="400 x 300 pixels"):
             read(reader, colour_png(400, 300), region=(400, 0, 1, 1))
     left, top, right, bottom = frame
@@ -167,7 +167,7 @@ def test_an_image_larger_than_the_budget_is_refused_and_its_neighbours_are_read(
     share.take(SQUARE_BYTES)
     files, context = [colour_png(1000, 1000), colour_png(30, 20)], RequestContext(share=share)
     with reading(SizeEngine()) as reader:
-        answers = reader.read_many(files, ReadOptions(), SOON_S, context)
+        answers = reader.read_many(files, ReadOptions(), WAIT_S, context)
     assert isinstance(answers[0], errors.BodyTooLarge)
     assert isinstance(answers[1], Reading)
     assert memory.held_bytes == SQUARE_BYTES
@@ -184,7 +184,7 @@ def test_a_request_with_many_large_pages_holds_few_in_memory() -> None:
 
     with reading(Watching(), engine_threads=3) as reader:
         options, context = ReadOptions(rotate="90"), RequestContext(share=Share(memory))
-        answers = reader.read_many([colour_png(700, 700)] * 12, options, SOON_S, context)
+        answers = reader.read_many([colour_png(700, 700)] * 12, options, WAIT_S, context)
     assert [type(answer) for answer in answers] == [Reading] * 12
     assert (max(held_bytes), memory.held_bytes) == (SQUARE_BYTES, 0)
 
@@ -205,7 +205,7 @@ def test_dropped_and_undecodable_pages_release_their_memory() -> None:
     gate, memory = threading.Event(), Budget(3 * SQUARE_BYTES)
     engine = SizeEngine(gate=gate)
     with reading(engine) as reader, asking(lambda: read(reader, colour_png(30, 20)), 1, gate):
-        assert engine.entered.wait(SOON_S)
+        assert engine.entered.wait(WAIT_S)
         with pytest.raises(errors.DeadlineExceeded):
             read(reader, colour_png(700, 700), 0.2, share=Share(memory))
         assert memory.held_bytes == 0
@@ -221,15 +221,15 @@ def test_small_images_are_read_while_large_ones_are_decoded(monkeypatch: pytest.
     def slowly(source: EncodedImage, *, gray: bool, check: Check) -> Image:
         if source.width > 1000:
             begun.release()
-            assert gate.wait(SOON_S)
+            assert gate.wait(WAIT_S)
         return decode_pixels(source, gray=gray, check=check)
 
     monkeypatch.setattr("ocrsvc.pipeline.decode_job.decode_pixels", slowly)
     large = colour_png(3000, 2000)
     with reading(SizeEngine(), engine_threads=2) as reader, asking(lambda: read(reader, large), 4, gate):
-        assert begun.acquire(timeout=SOON_S)
+        assert begun.acquire(timeout=WAIT_S)
         assert read(reader, colour_png(30, 20)).page.text == "30x20"
-        with reader.decoded_image(colour_png(30, 20), limit_s=SOON_S) as image:
+        with reader.decoded_image(colour_png(30, 20), limit_s=WAIT_S) as image:
             assert image.width == 30
         assert not begun.acquire(blocking=False), "large images are decoded one at a time"
 
@@ -243,13 +243,13 @@ def test_the_largest_pages_are_read_one_at_a_time_and_none_is_refused() -> None:
         pages.append(read(reader, colour_png(3000, 2000), share=Share(memory)))
 
     with reading(engine, engine_threads=2) as reader, asking(ask, 4, gate):
-        assert engine.entered.wait(SOON_S)
+        assert engine.entered.wait(WAIT_S)
         wait_until(lambda: reader.waiting() == 3)
         assert memory.held_bytes == LARGE_BYTES
     assert (len(pages), memory.held_bytes) == (4, 0)
 
 
-@pytest.mark.parametrize(("deadline_s", "expected"), [(0.3, errors.DeadlineExceeded), (SOON_S, errors.ClientGone)])
+@pytest.mark.parametrize(("deadline_s", "expected"), [(0.3, errors.DeadlineExceeded), (WAIT_S, errors.ClientGone)])
 def test_a_cancellation_soon_frees_the_engine_thread(deadline_s: float, expected: type[errors.OcrsvcError]) -> None:
     reader = Reader(Settings(), ThreadPlan(1, 4, 1), lambda: FakeEngine(Settings(fake_latency_s=60.0)))
     reader.start()
@@ -257,8 +257,8 @@ def test_a_cancellation_soon_frees_the_engine_thread(deadline_s: float, expected
     context = RequestContext(is_gone=lambda: expected is errors.ClientGone and time.monotonic() > began_s + 0.3)
     with pytest.raises(expected):
         reader.read(colour_png(30, 20), ReadOptions(), deadline_s, context)
-    reader.stop(SOON_S)
-    assert time.monotonic() - began_s < SOON_S / 3
+    reader.stop(WAIT_S)
+    assert time.monotonic() - began_s < WAIT_S / 3
     assert reader.stuck_threads() == 0
 
 
@@ -266,7 +266,7 @@ def test_cached_pages_are_read_once_per_bytes_and_options() -> None:
     engine = SizeEngine()
     with reading(engine, cache_bytes=1_000_000) as reader:
         first, again = (read(reader, colour_png(30, 20)) for _ in range(2))
-        [once_more] = reader.read_many([colour_png(30, 20)], ReadOptions(), SOON_S)
+        [once_more] = reader.read_many([colour_png(30, 20)], ReadOptions(), WAIT_S)
         assert len(engine.seen) == 1
         assert (first.from_cache, again.from_cache) == (False, True)
         assert isinstance(once_more, Reading)
@@ -290,9 +290,9 @@ def test_a_damaged_cache_value_is_a_miss() -> None:
 def test_the_deadline_applies_while_an_image_waits_for_a_decoding_permit() -> None:
     with reading(SizeEngine()) as reader, ExitStack() as taken:
         for _ in range(2):  # one permit per engine thread, and one more
-            _take(reader._decoder._permits, make_read_request(ReadOptions(), SOON_S), taken)
+            _take(reader._decoder._permits, make_read_request(ReadOptions(), WAIT_S), taken)
         with pytest.raises(errors.DeadlineExceeded):
             read(reader, colour_png(30, 20), 0.05)
         with pytest.raises(errors.ClientGone):
-            reader.read(colour_png(30, 20), ReadOptions(), SOON_S, RequestContext(is_gone=lambda: True))
+            reader.read(colour_png(30, 20), ReadOptions(), WAIT_S, RequestContext(is_gone=lambda: True))
         assert reader.waiting() == 0

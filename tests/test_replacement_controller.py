@@ -42,7 +42,7 @@ class Arbiter:
         self.WORKERS: dict[int, Any] = {}
         self.ended: list[int] = []
         self.killed: list[tuple[int, int]] = []
-        self.refusing = False
+        self.forks_fail = False
         self._count: int | None = None
         self._pid = 1000
         self.num_workers = base
@@ -143,7 +143,7 @@ class Arbiter:
         self._pid += 1
         worker = SimpleNamespace(pid=self._pid, cfg=self.cfg)
         self.controller.before_fork(worker)
-        if self.refusing:
+        if self.forks_fail:
             self.controller.fork_refused(self, BlockingIOError(11, "try again"))
             return
         self.WORKERS[self._pid] = worker
@@ -157,14 +157,14 @@ def all_ready() -> Arbiter:
     return arbiter
 
 
-def want(arbiter: Arbiter, pid: int, reason: Reason = Reason.RSS_SOFT) -> None:
+def request_replacement(arbiter: Arbiter, pid: int, reason: Reason = Reason.RSS_SOFT) -> None:
     arbiter.entry(pid).reason, arbiter.entry(pid).wanted_s = reason, arbiter.now_s
 
 
 def test_memory_reasons_go_before_a_reload() -> None:
     arbiter = all_ready()
     *_, pid = arbiter.pids(State.READY)
-    want(arbiter, pid, Reason.RSS_HARD)
+    request_replacement(arbiter, pid, Reason.RSS_HARD)
     arbiter.reload()
     assert arbiter.entry(pid).reason == Reason.RSS_HARD
     arbiter.turn()
@@ -183,7 +183,7 @@ def test_single_worker_drains_first_with_a_warning(caplog: pytest.LogCaptureFixt
     arbiter = Arbiter(1)
     (pid,) = arbiter.WORKERS
     arbiter.make_ready(pid)
-    want(arbiter, pid)
+    request_replacement(arbiter, pid)
     arbiter.read_gpu(0)
     with caplog.at_level(logging.WARNING):
         arbiter.turn()
@@ -258,7 +258,7 @@ EVENTS: dict[str, Event] = {
     "ttou": lambda arbiter, _: arbiter.signal(-1),
     "hup": lambda arbiter, _: arbiter.reload(),
     "wait": lambda arbiter, which: setattr(arbiter, "now_s", arbiter.now_s + which),
-    "want": _on(State.READY, want),
+    "want": _on(State.READY, request_replacement),
     "ready": _on(State.BOOTING, Arbiter.make_ready),
     "boot failure": _on(State.BOOTING, Arbiter.reap),
     "crash": _on(State.READY, Arbiter.reap),
@@ -294,8 +294,8 @@ def test_random_events_never_replace_two_workers_at_once(events: list[tuple[str,
 def test_refused_fork_frees_the_slot_and_is_granted_again() -> None:
     arbiter = all_ready()
     old = next(iter(arbiter.WORKERS))
-    want(arbiter, old)
-    arbiter.refusing = True
+    request_replacement(arbiter, old)
+    arbiter.forks_fail = True
     arbiter.turn()
     assert (arbiter.entry(old).granted, arbiter.entry(old).successor) == (Granted.NOTHING, NO_SUCCESSOR)
     assert len(arbiter.table.live()) == arbiter.num_workers == BASE
@@ -307,7 +307,7 @@ def test_refused_fork_frees_the_slot_and_is_granted_again() -> None:
         waits_s.append(arbiter.now_s - began_s)
         arbiter.turn()
     assert waits_s == [1, 2, 4, 8, 16, 32, 60, 60]
-    arbiter.refusing = False
+    arbiter.forks_fail = False
     arbiter.settle()
     assert old not in arbiter.WORKERS
     assert len(arbiter.WORKERS) == BASE
@@ -315,7 +315,7 @@ def test_refused_fork_frees_the_slot_and_is_granted_again() -> None:
 
 def test_backoff_is_short_while_no_worker_serves() -> None:
     arbiter = all_ready()
-    arbiter.refusing = True
+    arbiter.forks_fail = True
     for pid in list(arbiter.WORKERS):
         arbiter.reap(pid)
     for _ in range(10):

@@ -127,5 +127,5 @@ def test_set_limits_are_kept_and_zero_is_no_limit(calibrated: Callable[..., Boun
 
 def test_calibrated_limits_leave_room_for_the_models_of_all_workers() -> None:
     without = calibrate(None, None, footprint_bytes=FOOTPRINT, memory_bytes=16 * GB, workers=2)
-    beside = calibrate(None, None, footprint_bytes=FOOTPRINT, memory_bytes=16 * GB, workers=2, reserved_bytes=GB)
-    assert (without.soft_bytes - beside.soft_bytes, without.hard_bytes - beside.hard_bytes) == (GB, GB)
+    reserved = calibrate(None, None, footprint_bytes=FOOTPRINT, memory_bytes=16 * GB, workers=2, reserved_bytes=GB)
+    assert (without.soft_bytes - reserved.soft_bytes, without.hard_bytes - reserved.hard_bytes) == (GB, GB)

@@ -60,7 +60,7 @@ WAYS: dict[str, tuple[bytes, str]] = {
     "multipart file with an empty name": form(("file", ("", PNG, "image/png"))),
     "multipart bytes without a file name": form(("file", PNG)),
     "multipart base64": form(("image", B64)),
-    "multipart file beside an empty one": form(("file", ("", b"")), ("image", B64)),
+    "multipart image and an empty file": form(("file", ("", b"")), ("image", B64)),
     **{
         name: (filled(body, PAGE=B64, ESCAPED=quote(B64, safe="")).encode(), kind)
         for name, (body, kind) in data_of("ways_of_sending")["ways"].items()
@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[tuple[bytes, str], type[OcrsvcError], str]] = {
     "too many fields": ((b"a=1&" * (MAX_PARTS + 1), FORM), BodyTooLarge, "1000 fields"),
     "bare percent signs": ((b"image=" + b"%" * 100_000, FORM), BadBase64, "percent escapes"),
     "too many JSON members": ((b'{"":1' + b',"":1' * 50_001 + b"}", JSON), BodyTooLarge, "50000 (commas|quotes)"),
-    "too many blanks": ((b'{"images": [' + b'"",' * 50_001 + b'""]}', JSON), BodyTooLarge, "50000 (commas|quotes)"),
+    "many empty texts": ((b'{"images": [' + b'"",' * 50_001 + b'""]}', JSON), BodyTooLarge, "50000 (commas|quotes)"),
     "too long headers": (form(*[("a" * 600, "")] * 900), CallerError, "headers of its parts have more than 524288"),
     "too many headers": (multipart(DISPOSITION + b"a" + b"\r\na: b" * 64), CallerError, "more than 64 header lines"),
     "too many parameters": (multipart(DISPOSITION + b"a" + b"; a=b" * 64), CallerError, "too many parameters"),

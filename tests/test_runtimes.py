@@ -168,7 +168,7 @@ class CandidateDoubles:
         return next(proof.fault for proof in proofs if proof.model == kind)
 
 
-OURS, THEIRS = None, [np.full((640, 640, 3), 255, np.uint8)]
+REFERENCE, USER_PAGES = None, [np.full((640, 640, 3), 255, np.uint8)]
 FAILURE = RuntimeError("could not create a primitive")
 
 
@@ -179,16 +179,16 @@ def read_as(text: str, confidence: float = 0.97) -> list[LineText]:
 @pytest.mark.parametrize(
     ("kind", "answer", "pages", "fault"),
     [
-        (DETECTION, [LINE + 500, LINE + 2.5], OURS, ""),
-        (DETECTION, [LINE + 500, LINE + 3.5], OURS, "too much differs"),
-        (DETECTION, [LINE], OURS, "too much differs"),
-        (DETECTION, [LINE, LINE + 500, LINE + 200], OURS, "too much differs"),
-        (DETECTION, [LINE], THEIRS, "too much differs"),
-        (DETECTION, FAILURE, OURS, "could not create a primitive"),
-        (RECOGNITION, read_as("a b", 0.93), OURS, ""),
-        (RECOGNITION, read_as("a b", 0.9), OURS, "confidence differs by 0.07"),
-        (RECOGNITION, read_as("a b", 0.9), THEIRS, ""),  # 0.01 on average
-        (RECOGNITION, read_as("a c"), THEIRS, "too much differs"),
+        (DETECTION, [LINE + 500, LINE + 2.5], REFERENCE, ""),
+        (DETECTION, [LINE + 500, LINE + 3.5], REFERENCE, "too much differs"),
+        (DETECTION, [LINE], REFERENCE, "too much differs"),
+        (DETECTION, [LINE, LINE + 500, LINE + 200], REFERENCE, "too much differs"),
+        (DETECTION, [LINE], USER_PAGES, "too much differs"),
+        (DETECTION, FAILURE, REFERENCE, "could not create a primitive"),
+        (RECOGNITION, read_as("a b", 0.93), REFERENCE, ""),
+        (RECOGNITION, read_as("a b", 0.9), REFERENCE, "confidence differs by 0.07"),
+        (RECOGNITION, read_as("a b", 0.9), USER_PAGES, ""),  # 0.01 on average
+        (RECOGNITION, read_as("a c"), USER_PAGES, "too much differs"),
     ],
 )
 def test_a_candidate_must_agree_with_single_precision(
@@ -203,8 +203,8 @@ def test_a_candidate_must_agree_with_single_precision(
 def test_one_percent_of_characters_may_differ_on_user_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     doubles = CandidateDoubles(monkeypatch, [], [*SINGLE[:-1], LineText("x" * 199 + "y", 0.97)])
     doubles.read[FP32] = [*SINGLE[:-1], LineText("x" * 200, 0.97)]
-    assert doubles.fault(RECOGNITION, THEIRS) == ""
-    assert doubles.fault(RECOGNITION, OURS) == "too much differs"
+    assert doubles.fault(RECOGNITION, USER_PAGES) == ""
+    assert doubles.fault(RECOGNITION, REFERENCE) == "too much differs"
 
 
 def test_recognizer_with_too_few_readable_lines_uses_fp32(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,73 +71,73 @@ def wires() -> Iterator[Wires]:
 
 
 @pytest.fixture
-def beginning(authority: Authority, wires: Wires) -> Pair:
+def unconnected(authority: Authority, wires: Wires) -> Pair:
     return TlsSocket(wires[0], make_context(authority.issue(), HTTP)), Client(wires[1], authority.client())
 
 
 @pytest.fixture
-def connected(beginning: Pair) -> Pair:
-    own, client = beginning
+def connected(unconnected: Pair) -> Pair:
+    server, client = unconnected
     client.step()
-    assert not own.handshake()
+    assert not server.handshake()
     client.step()
-    assert own.handshake()
-    return own, client
+    assert server.handshake()
+    return server, client
 
 
-def test_a_request_sent_with_the_end_of_the_handshake_is_received(beginning: Pair) -> None:
-    own, client = beginning
+def test_a_request_sent_with_the_end_of_the_handshake_is_received(unconnected: Pair) -> None:
+    server, client = unconnected
     client.step()
-    assert not own.handshake()
+    assert not server.handshake()
     client.receive()
     client.tls.do_handshake()
     client.write(b"GET /healthz")
-    assert own.handshake()
-    assert own.recv(8192) == b"GET /healthz"
+    assert server.handshake()
+    assert server.recv(8192) == b"GET /healthz"
 
 
 def test_recv_returns_all_decrypted_bytes(connected: Pair) -> None:
-    own, client = connected
+    server, client = connected
     for _ in range(50):
         client.write(b"x")
     # recv returns more than asked for: the poller would not report bytes that stay in the TLS buffer.
-    assert own.recv(10) == 50 * b"x"
+    assert server.recv(10) == 50 * b"x"
 
 
 def test_unsent_bytes_are_bounded_and_sent_later(connected: Pair) -> None:
-    own, client = connected
+    server, client = connected
     sent, data = 0, bytes(range(256)) * 40_000
     while sent < len(data):
         try:
-            taken = own.send(data[sent:])
+            taken = server.send(data[sent:])
         except BlockingIOError:
             break
         sent += taken
-        if own.unsent_bytes:
+        if server.unsent_bytes:
             break
     assert 0 < sent < len(data)
-    assert 0 < own.unsent_bytes <= MAX_UNSENT_BYTES + (1 << 15)
+    assert 0 < server.unsent_bytes <= MAX_UNSENT_BYTES + (1 << 15)
     found = client.read()
-    while own.unsent_bytes:
+    while server.unsent_bytes:
         with suppress(BlockingIOError):
-            own.flush()
+            server.flush()
         found += client.read()
     assert found == data[:sent]
 
 
 def test_a_forged_record_breaks_the_connection(connected: Pair) -> None:
-    own, client = connected
+    server, client = connected
     client.wire.send(b"\x17\x03\x03\x00\x20" + bytes(32))
     with pytest.raises(ssl.SSLError):
-        own.recv(8192)
+        server.recv(8192)
 
 
 def hello(length: int, *, record_bytes: int = 512) -> bytes:
     return b"\x16\x03\x01" + record_bytes.to_bytes(2) + b"\x01" + length.to_bytes(3)
 
 
-def handshake_to_the_end(own: TlsSocket) -> None:
-    while not own.handshake():
+def handshake_to_the_end(server: TlsSocket) -> None:
+    while not server.handshake():
         pass
 
 
@@ -153,27 +153,27 @@ def handshake_to_the_end(own: TlsSocket) -> None:
         (b"", ConnectionResetError),
     ],
 )
-def test_other_protocols_end_immediately(beginning: Pair, wires: Wires, sent: bytes, error: type[OSError]) -> None:
-    own, _ = beginning
+def test_other_protocols_end_immediately(unconnected: Pair, wires: Wires, sent: bytes, error: type[OSError]) -> None:
+    server, _ = unconnected
     wires[1].send(sent)
     wires[1].shutdown(socket.SHUT_WR)
     with pytest.raises(error):
-        handshake_to_the_end(own)
+        handshake_to_the_end(server)
 
 
-def test_a_handshake_that_never_ends_is_cut_off(beginning: Pair, wires: Wires) -> None:
-    own, _ = beginning
+def test_a_handshake_that_never_ends_is_cut_off(unconnected: Pair, wires: Wires) -> None:
+    server, _ = unconnected
     # A ClientHello split into records of one byte.
     wires[1].send(hello(1 << 14, record_bytes=4))
-    assert not own.handshake()
+    assert not server.handshake()
     with pytest.raises(ssl.SSLError):
-        send_repeatedly(own, wires[1], b"\x16\x03\x01\x00\x01\x00" * 1000)
+        send_repeatedly(server, wires[1], b"\x16\x03\x01\x00\x01\x00" * 1000)
 
 
-def send_repeatedly(own: TlsSocket, wire: socket.socket, records: bytes) -> None:
+def send_repeatedly(server: TlsSocket, wire: socket.socket, records: bytes) -> None:
     for _ in range(HANDSHAKE_BYTES):
         wire.send(records)
-        own.handshake()
+        server.handshake()
 
 
 def test_malformed_client_hellos_are_refused_or_incomplete(authority: Authority) -> None:
@@ -195,13 +195,13 @@ def test_malformed_client_hellos_are_refused_or_incomplete(authority: Authority)
 
 
 def shake_hands(handshakes: Handshakes, wires: Wires, client: Client) -> TlsSocket:
-    own = handshakes.begin(wires[0])
+    server = handshakes.begin(wires[0])
     for _ in range(3):
         client.step()
         handshakes.begin_turn()
-        if handshakes.advance(own, "127.0.0.1"):
+        if handshakes.advance(server, "127.0.0.1"):
             break
-    return own
+    return server
 
 
 def test_a_resumed_session_does_not_outlive_the_clients_certificate(authority: Authority) -> None:

@@ -15,17 +15,17 @@ from ocrsvc.errors import SettingsError
 from ocrsvc.settings.load import REPLACED, read_settings
 
 # Settings removed before version 0.1.0.
-GONE = {"BODY_BYTES": "268435456", "QUEUE_BYTES": "134217728"}
+REMOVED = {"BODY_BYTES": "268435456", "QUEUE_BYTES": "134217728"}
 
 
-@pytest.mark.parametrize("name", GONE)
+@pytest.mark.parametrize("name", REMOVED)
 def test_removed_setting_names_its_replacement(name: str) -> None:
     with pytest.raises(SettingsError) as raised:
-        read_settings({f"OCRSVC_{name}": GONE[name]})
+        read_settings({f"OCRSVC_{name}": REMOVED[name]})
     assert f"OCRSVC_{name} is no longer a setting: use OCRSVC_REQUEST_MEMORY_BYTES." in str(raised.value)
-    assert GONE[name] not in str(raised.value)
+    assert REMOVED[name] not in str(raised.value)
     assert f"`OCRSVC_{name}`" in (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8")
-    assert {name.upper() for name in REPLACED} == GONE.keys()
+    assert {name.upper() for name in REPLACED} == REMOVED.keys()
 
 
 # A slow engine leaves processor time for starting workers.
@@ -37,7 +37,7 @@ def wait_for_answers(outcomes: Counter[str]) -> None:
     wait_until(lambda: outcomes.total() > answered + 2 * CLIENTS, "answers")
 
 
-UNFIT = {
+INCOMPATIBLE = {
     "ocrsvc/errors.py": ("class OperatorError(", "NEW_NAME = 1\n\n\nclass OperatorError("),
     "ocrsvc/app.py": ("from flask import Flask", "from ocrsvc.errors import NEW_NAME"),
 }
@@ -48,7 +48,7 @@ UNFIT = {
     ("changes", "logged", "answering"),
     [
         ({}, "ocrsvc 0.2.0 is installed, but this arbiter runs 0.1.0", "0.2.0"),
-        (UNFIT, "died before it was ready", "0.1.0"),
+        (INCOMPATIBLE, "died before it was ready", "0.1.0"),
     ],
     ids=["new code", "incompatible new code"],
 )

@@ -29,7 +29,7 @@ def files() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture(scope="module")
-def on(files: ScriptedServer) -> Iterator[FlaskClient]:
+def enabled(files: ScriptedServer) -> Iterator[FlaskClient]:
     settings = Settings(url_hosts=(f"127.0.0.1:{files.port}", "10.0.0.1"), url_private=("127.0.0.1/32",))
     with running_app(settings) as app:
         yield app.test_client()
@@ -46,18 +46,18 @@ def post_url(client: FlaskClient, path: str, sent: dict[str, Any], url: str) -> 
 
 @pytest.mark.parametrize(("path", "sent", "seen"), PLACES)
 def test_url_gives_the_same_result_as_its_file(
-    on: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], seen: str
+    enabled: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], seen: str
 ) -> None:
-    status, text = post_url(on, path, sent, f"{files.url}/page.png")
+    status, text = post_url(enabled, path, sent, f"{files.url}/page.png")
     assert (status, seen in text) == (200, True), text
 
 
 @pytest.mark.parametrize(("path", "sent", "_seen"), PLACES)
 @pytest.mark.parametrize("way", ["/missing", "/away", "http://[::1]/", "http://user@127.0.0.1/"])
 def test_unavailable_urls_are_refused_in_each_format(
-    on: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], _seen: str, way: str
+    enabled: FlaskClient, files: ScriptedServer, path: str, sent: dict[str, Any], _seen: str, way: str
 ) -> None:
-    status, text = post_url(on, path, sent, way if "://" in way else files.url + way)
+    status, text = post_url(enabled, path, sent, way if "://" in way else files.url + way)
     # OCR.space reports caller errors with status 200; Google reports errors of one image with status 200.
     assert status in {400, 422} or '"IsErroredOnProcessing":true' in text or '[{"error":' in text
     assert "URL" in text
@@ -79,16 +79,16 @@ def test_refused_url_names_the_setting_that_allows_it(client: FlaskClient) -> No
     assert "OCRSVC_URL_HOSTS" in problem["remedy"]
 
 
-def test_openapi_has_urls_only_where_they_are_fetched(on: FlaskClient, client: FlaskClient) -> None:
-    for place, is_on in ((on, True), (client, False)):
+def test_openapi_has_urls_only_where_they_are_fetched(enabled: FlaskClient, client: FlaskClient) -> None:
+    for place, is_on in ((enabled, True), (client, False)):
         posted = json_of(place.get("/openapi.json"))["paths"]["/v1/ocr"]["post"]
         schema = posted["requestBody"]["content"]["application/json"]["schema"]
         assert ("url" in schema["properties"] and {"required": ["url"]} in schema["anyOf"]) is is_on
 
 
 @pytest.mark.parametrize("url", [["a", "b"], [], {}, 1])
-def test_a_url_must_be_a_string(on: FlaskClient, url: object) -> None:
-    answer = on.post("/v1/ocr", json={"url": url})
+def test_a_url_must_be_a_string(enabled: FlaskClient, url: object) -> None:
+    answer = enabled.post("/v1/ocr", json={"url": url})
     assert (answer.status_code, answer.json["code"] if answer.json else "") == (400, "bad_option")
 
 

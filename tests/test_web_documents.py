@@ -116,7 +116,7 @@ def held(server: tuple[str, HeldAnswers]) -> HeldAnswers:
     return held
 
 
-def put(page: Page) -> None:
+def choose_pdf(page: Page) -> None:
     page.set_input_files("#files", PDF)
 
 
@@ -126,7 +126,7 @@ def state_of(page: Page) -> Any:
 
 def test_pages_are_shown_as_they_arrive(opened: Open, held: HeldAnswers) -> None:
     page = opened()
-    put(page)
+    choose_pdf(page)
     held.send(page_line(1, 3))
     expect(page.locator(".lines button").first).to_contain_text("page 1 line 0")
     expect(state_of(page)).to_have_text("reading page 2 of 3")
@@ -148,7 +148,7 @@ def test_pages_are_shown_as_they_arrive(opened: Open, held: HeldAnswers) -> None
 
 def test_cancelling_ends_the_request_and_keeps_the_pages_that_came(opened: Open, held: HeldAnswers) -> None:
     page = opened()
-    put(page)
+    choose_pdf(page)
     held.send(page_line(1, 3))
     held.send(page_line(2, 3))
     expect(state_of(page)).to_have_text("reading page 3 of 3")
@@ -176,7 +176,7 @@ def test_cancelling_ends_the_request_and_keeps_the_pages_that_came(opened: Open,
 )
 def test_early_end_keeps_the_pages_so_far(opened: Open, held: HeldAnswers, ending: Sequence[Any], said: str) -> None:
     page = opened()
-    put(page)
+    choose_pdf(page)
     for part in (page_line(1, 3), *ending):
         held.send(part)
     expect(page.get_by_role("alert")).to_contain_text(said)
@@ -190,7 +190,7 @@ def test_hundred_pages_use_as_much_memory_as_one(opened: Open, held: HeldAnswers
     def count_nodes() -> int:
         return int(page.evaluate("document.querySelectorAll('*').length"))
 
-    put(page)
+    choose_pdf(page)
     held.send(page_line(1, 100, lines=60))
     expect(page.locator(".lines button")).to_have_count(60)
     with_one = count_nodes()
@@ -217,7 +217,7 @@ def test_hundred_pages_use_as_much_memory_as_one(opened: Open, held: HeldAnswers
 
 def test_pdf_creation_can_be_cancelled_and_reports_failures(opened: Open, held: HeldAnswers) -> None:
     page = opened()
-    put(page)
+    choose_pdf(page)
     for line in (page_line(1, 1), END, None):
         held.send(line)
     button = page.locator("[data-file=pdf]")
