@@ -54,9 +54,9 @@ def test_each_index_of_the_job_reads_its_shard(job: dict[str, Any]) -> None:
         word.replace("$(SHARD)", "7").replace("$(SHARDS)", values["SHARDS"]["value"]) for word in container["args"]
     ]
     assert words.pop(0) == "batch"
-    said = arguments(words)
-    assert shard_of(said.shard) == (7, 8)
-    assert said.exit_zero
+    options = arguments(words)
+    assert shard_of(options.shard) == (7, 8)
+    assert options.exit_zero
 
 
 def test_a_job_stops_on_permanent_errors_and_survives_disruptions(job: dict[str, Any]) -> None:
@@ -76,13 +76,13 @@ def test_ray_workers_have_room_for_the_actors() -> None:
     spec = yaml.safe_load(RAY.read_text(encoding="utf-8"))["spec"]
     command, name, *words = shlex.split(spec["entrypoint"])
     assert (command, name) == ("ocrsvc", "batch")
-    said = arguments(words)
-    assert said.on == "ray"
+    options = arguments(words)
+    assert options.on == "ray"
     [group] = spec["rayClusterSpec"]["workerGroupSpecs"]
     [container] = group["template"]["spec"]["containers"]
     cpus = int(container["resources"]["limits"]["cpu"])
-    assert cpus % said.cpus_per_actor == 0
-    assert said.actors <= cpus / said.cpus_per_actor * group["maxReplicas"]
+    assert cpus % options.cpus_per_actor == 0
+    assert options.actors <= cpus / options.cpus_per_actor * group["maxReplicas"]
 
 
 # Slurm.

@@ -126,9 +126,9 @@ def test_a_run_stops_when_all_services_are_gone_and_resumes_later(
     left = iter(range(10))
     with answering(lambda _: answer_of_pages([1]) if next(left, None) is not None else None) as url:
         assert batch(pages, url, "--patience", "0.5", "--attempts", "1") == 75
-    said = capsys.readouterr().err
-    assert "No service has answered for" in said
-    assert "Give the same command again" in said
+    printed = capsys.readouterr().err
+    assert "No service has answered for" in printed
+    assert "Give the same command again" in printed
     assert failures(pages) == {}
     # The services that resume the run report the same engine as the first one.
     assert batch(pages, two_services) == 1
@@ -274,6 +274,6 @@ def test_control_characters_in_names_are_escaped(tmp_path: Path, capfd: pytest.C
     assert run(command) == 1
     (folder / "new\x1b[31m.png").write_text("no image")
     assert run(command) != 0
-    said = capfd.readouterr()
-    assert r"new\x1b[31m.png" in said.err
-    assert "\x1b" not in said.out + said.err + (out / "report.html").read_text()
+    printed = capfd.readouterr()
+    assert r"new\x1b[31m.png" in printed.err
+    assert "\x1b" not in printed.out + printed.err + (out / "report.html").read_text()

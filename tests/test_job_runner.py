@@ -60,8 +60,8 @@ def test_a_full_disk_is_logged_once_and_retried_with_backoff(
         wait_until(lambda: len(pauses) >= 9, "nine tries", within_s=90.0)
         runner.thread.stop(5.0)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 0.0]
-    said = [record.message.partition(":")[0] for record in caplog.records]
-    assert said == ["jobs failed and will retry"]
+    logged = [record.message.partition(":")[0] for record in caplog.records]
+    assert logged == ["jobs failed and will retry"]
     assert [page["number"] for page in job.pages() if "page" in page] == [1]
     assert job.progress().state == "success"
 

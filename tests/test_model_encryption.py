@@ -323,11 +323,11 @@ def test_the_command_encrypts_and_lists(
     assert run(["models", "encrypt", "mine/1", "--to", "5"]) == 0
     assert run(["models", "encrypt", str(tmp_path / "mine" / "1")]) == 0
     assert run(["models", "list"]) == 0
-    said = capsys.readouterr().out
-    assert "mine/5 is encrypted with the key" in said
-    assert "mine/6 is encrypted with the key" in said
-    assert "bad" not in said
-    assert key not in said
+    printed = capsys.readouterr().out
+    assert "mine/5 is encrypted with the key" in printed
+    assert "mine/6 is encrypted with the key" in printed
+    assert "bad" not in printed
+    assert key not in printed
     assert ModelRepository(tmp_path).scan().numbers("mine") == (1,)
 
 
@@ -343,8 +343,8 @@ def test_a_service_hides_its_key_and_forbids_core_dumps(tmp_path: Path) -> None:
 
 def test_process_with_a_key_is_not_dumpable() -> None:
     program = "from ocrsvc.system.sandbox import forbid_core_dumps; import ctypes; forbid_core_dumps(); "
-    asked = f"{program} print(ctypes.CDLL(None).prctl({PR_GET_DUMPABLE}))"
-    ended = subprocess.run([sys.executable, "-c", asked], env=clean_environment(), capture_output=True, check=True)
+    code = f"{program} print(ctypes.CDLL(None).prctl({PR_GET_DUMPABLE}))"
+    ended = subprocess.run([sys.executable, "-c", code], env=clean_environment(), capture_output=True, check=True)
     assert ended.stdout == b"0\n"
 
 

@@ -123,10 +123,10 @@ def random_disconnects(chance: random.Random) -> Callable[[], None]:
 
 def test_a_worker_that_ends_does_not_wait_for_a_version_that_drains() -> None:
     with serving(15) as (models, _, _), closing(models.lease(version("a"))):
-        asked = in_thread(lambda: models.lease(version("b")))
+        waiting_call = in_thread(lambda: models.lease(version("b")))
         wait_until(lambda: models.list()[0].state is LoadState.DRAINING)
         models.stop()
-        assert isinstance(asked.exception(FAR_S), NotReady)
+        assert isinstance(waiting_call.exception(FAR_S), NotReady)
         wait_until(lambda: models.is_settled, "the loading thread ends")
 
 
@@ -190,9 +190,9 @@ def test_requests_do_not_wait_for_the_repositorys_disk(tmp_path: Path, monkeypat
     assert is_scanning.wait(FAR_S)
     StateStore(tmp_path / "state").record_verdict(made.digest, Verdict(accepted=True))
     control._checked_s -= CHECK_S
-    asked = in_thread(control.catalogue)
+    waiting_call = in_thread(control.catalogue)
     try:
-        assert asked.result(FAR_S * 2 / 3).models["mine"].available == (made,)
+        assert waiting_call.result(FAR_S * 2 / 3).models["mine"].available == (made,)
     finally:
         may_continue.set()
         rescan.result(FAR_S)

@@ -124,7 +124,7 @@ def reading_clients(server: Server, clients: int) -> Iterator[Counter[tuple[str,
     def read() -> None:
         try:
             answer = readers_of(ask(server).json())
-        except Exception as error:  # noqa: BLE001  whatever fails is a failed request
+        except Exception as error:  # noqa: BLE001  any exception is a failed request
             answer = ("failed", repr(error))
         seen[answer] += 1
         threading.Event().wait(PAUSE_S)

@@ -68,16 +68,16 @@ def test_full_block_has_room_after_settlement(counts: PageCounts, block: CountBl
 
 
 def test_a_worker_reserves_a_block(store: SqliteStore, held: KeyReservation, monkeypatch: pytest.MonkeyPatch) -> None:
-    reserve, asked = store.reserve, list[Need]()
+    reserve, reserved = store.reserve, list[Need]()
 
     def note(*given: Any) -> None:
-        asked.append(given[4])
+        reserved.append(given[4])
         reserve(*given)
 
     monkeypatch.setattr(store, "reserve", note)
     for _ in range(BLOCK):
         assert not held.take(LARGE, DAY, ONE)
-    assert asked == [Need(BLOCK, BLOCK, BLOCK)]
+    assert reserved == [Need(BLOCK, BLOCK, BLOCK)]
     assert store.usage("acme", DAY).requests == BLOCK
     for left in range(BLOCK - 1, -1, -1):
         assert held.finish(ONE, 1, DAY)

@@ -74,19 +74,19 @@ def _read(task: ReadTask) -> Page | OcrsvcError:
         return EngineFailed("A black page.")
     if task.image.pixels.min() == 255:
         return Page(width, height, 0, ())
-    asked = task.options
-    seen = f"{width}x{height} {asked.rotate} {asked.detect} {asked.upright_boxes} {asked.min_confidence}"
+    options = task.options
+    seen = f"{width}x{height} {options.rotate} {options.detect} {options.upright_boxes} {options.min_confidence}"
     # A box from (1/4, 1/4) to (3/4, 1/2) of the page, and a square turned by 45 degrees.
     left, right, top, bottom = width / 4, width * 3 / 4, height / 4, height / 2
     x, y, r = width / 2, height / 2, height / 4
     box = ((left, top), (right, top), (right, bottom), (left, bottom))
-    characters = (Character("x", CONFIDENCE, box),) if asked.characters else ()
-    words = (Word(str(asked.words), CONFIDENCE, box, characters),) if asked.wants_words else None
+    characters = (Character("x", CONFIDENCE, box),) if options.characters else ()
+    words = (Word(str(options.words), CONFIDENCE, box, characters),) if options.wants_words else None
     lines = (Line(TEXT, CONFIDENCE, box, words), Line(seen, 0.5, ((x, y - r), (x + r, y), (x, y + r), (x - r, y))))
     # A table of two cells; the first cell contains the first line.
     cells = (Cell(0, 0, 1, 1, box, TEXT, (0,)), Cell(0, 1, 1, 1, box, "", ()))
-    tables = (Table(box, 1, 2, cells),) if asked.tables else ()
-    regions = (Region("title", 0.75, box, (0, 1)),) if asked.layout else ()
+    tables = (Table(box, 1, 2, cells),) if options.tables else ()
+    regions = (Region("title", 0.75, box, (0, 1)),) if options.layout else ()
     return Page(width, height, 0, lines, tables=tables, regions=regions)
 
 

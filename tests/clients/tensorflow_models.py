@@ -45,8 +45,8 @@ def reload(models: Any, numbers: list[int], labels: dict[str, int]) -> None:
 
 def check_answer(answer: Any) -> int:
     """Check that the version named in the answer is the one that read the page; returns it."""
-    said = tensor_proto_to_ndarray(answer.outputs["texts"])[0][-1]
-    assert said == f"{MODEL}/{answer.model_spec.version.value}", said
+    text = tensor_proto_to_ndarray(answer.outputs["texts"])[0][-1]
+    assert text == f"{MODEL}/{answer.model_spec.version.value}", text
     return int(answer.model_spec.version.value)
 
 

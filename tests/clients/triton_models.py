@@ -34,8 +34,8 @@ def read(client: Any, kind: Any, image: bytes, version: str = "") -> str:
     result = client.infer(MODEL, [tensor], model_version=version)
     answer = result.get_response()
     named = answer["model_version"] if isinstance(answer, dict) else answer.model_version
-    said = result.as_numpy("texts")[0][-1].decode()
-    assert said == f"{MODEL}/{named}", (said, named)
+    text = result.as_numpy("texts")[0][-1].decode()
+    assert text == f"{MODEL}/{named}", (text, named)
     return str(named)
 
 
