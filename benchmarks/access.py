@@ -102,7 +102,7 @@ def running_redis(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def stores(folder: Path) -> Iterator[dict[str, str]]:
-    """The addresses of both stores, by name."""
+    """Addresses of the SQLite and the Redis store, by name."""
     with running_redis(folder) as redis:
         yield {"SQLite": f"sqlite:{folder}/keys.sqlite", "Redis": redis}
 
@@ -154,7 +154,7 @@ def measure_pairs(arguments: argparse.Namespace) -> int:
 
 
 def send_pairs(clients: Sequence[KeyedClient], waits_ms: Sequence[list[float]], rounds: int, number: int) -> None:
-    """Send one client's requests to every service, each first as often as last."""
+    """Send one client's requests to every service; each service is first as often as last."""
     order = list(range(len(clients)))
     for turn in range(-_WARM_ROUNDS, rounds):
         time.sleep(_PAUSE_S * (1 + number % 7 / 7))
@@ -179,7 +179,7 @@ def measure(arguments: argparse.Namespace) -> int:
     """The first run; returns 0 if no key with limits costs more than --most."""
     with all_sides(arguments) as sides:
         for number in range(arguments.rounds + 1):
-            # Each side is first as often as last.
+            # Each service is first as often as last.
             for side in sides if number % 2 else reversed(sides):
                 side.run(arguments.requests)
     for side in sides:

@@ -230,7 +230,7 @@ def deaths(text: str) -> dict[str, Any]:
 
 
 def is_failed(result: dict[str, Any], kind: str, clients: int) -> bool:
-    """Whether the result breaks a promise."""
+    """Whether a request failed that must not, or processes or shared memory were left."""
     failures: dict[str, int] = result["failures"]
     allowed = clients * result["kills"] if kind == "workers" else 0
     is_wrong = any("connection" not in name for name in failures)

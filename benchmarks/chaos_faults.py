@@ -30,7 +30,7 @@ from bench.faults import FAULTS, SETTLE_S, TIMEOUT_S, Fault, Scene, Skipped
 from bench.machine import print_machine
 from chaos import NumbersUntil
 
-# Defined here because bench.faults adds the path of its types.
+# Importable because bench.faults adds tests/doubles/ to sys.path.
 from os_faults import Faults
 from soak import KINDS, WORKERS, Client, Service, make_pictures, serve, wait_until
 
@@ -51,7 +51,7 @@ def is_settled(service: Service) -> bool:
 
 
 def run(fault: Fault, args: argparse.Namespace, folder: Path, start: Start = serve) -> dict[str, Any]:
-    """Start a service, inject the fault under load, and return what happened.
+    """Start a service, inject the fault under load, and return the result.
 
     Args:
         start: Starts the service with settings and a folder.
@@ -75,7 +75,7 @@ def run(fault: Fault, args: argparse.Namespace, folder: Path, start: Start = ser
 
 
 def observe(fault: Fault, scene: Scene, args: argparse.Namespace) -> dict[str, Any]:
-    """Run the clients before, during and after the fault; returns what they saw."""
+    """Run the clients before, during and after the fault; returns their figures."""
     turns = NumbersUntil(float("inf"))
     clients = [
         Client(scene.service.port, KINDS[number % len(KINDS)], make_pictures(tr=False), turns, number)
@@ -122,7 +122,7 @@ def observe(fault: Fault, scene: Scene, args: argparse.Namespace) -> dict[str, A
 
 
 def row(result: Mapping[str, Any]) -> str:
-    """A row of the table."""
+    """A row of the printed table."""
     failures = ", ".join(f"{count} {name}" for name, count in result["failures"].items()) or "0"
     cells = (result["for_s"], result["failed_processes"], result["answered"], failures, result["max_ms"])
     return f"| {result['fault']} | {' | '.join(map(str, cells))} | {result['settled_s']} | {result['verdict']} |"
@@ -136,7 +136,7 @@ def main() -> int:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("words", nargs="*", help="only faults whose names contain one of these")
     parser.add_argument("--seconds", type=float, default=4.0, help="how long a fault lasts")

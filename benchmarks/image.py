@@ -25,7 +25,7 @@ from bench.container import BASE, Limits, build, make_base, run_in_container, se
 from bench.machine import print_machine
 from bench.processes import Processes, family_of
 
-# Defined here because bench.faults adds the path of its imports.
+# Importable because bench.faults adds tests/ and tests/doubles/ to sys.path.
 from documents import assemble, stream
 from soak import ROOT
 

@@ -196,7 +196,7 @@ def _letters_read(handle: PageHandle, language: str, lines: Sequence[str]) -> fl
 
 
 def _with_others(folder: Path, others: int, file: Path | None) -> ModelVersion:
-    """The built-in model with another recognizer, or with copies of its own one."""
+    """The built-in model with another recognizer, or with copies of its recognizer."""
     files = {name: built_in_model().read(name) for name in (DETECTION, RECOGNITION)}
     if file is not None:
         files["other.onnx"] = file.read_bytes()

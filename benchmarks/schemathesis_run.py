@@ -108,7 +108,7 @@ def _judge(kind: str, keys: Keys, jobs: JobStore, examples: int, seed: int) -> d
         # Skip the checks that expect a successful answer.
         skipped = [accepted_when_valid.__name__, refusals[name != "other"]]
         examples = examples // REFUSED_DIVISOR
-    # Edge cases are needed only once: with a valid key the answers are the same, without one requests are not parsed.
+    # Edge cases are needed only once: with a valid key the answers are the same, and without one nothing is parsed.
     schema.config.phases.coverage.enabled = name is None
     examples = examples if name is None else max(examples, FEWEST)
     schema.config.checks.update(excluded_check_names=[*SKIPPED_CHECKS, *skipped])

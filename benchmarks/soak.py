@@ -323,7 +323,7 @@ def engine(args: argparse.Namespace, folder: Path) -> dict[str, str]:
 
 
 def recycling(args: argparse.Namespace) -> dict[str, str]:
-    """Settings that make workers be replaced."""
+    """Settings that cause workers to be replaced."""
     by_requests = {"OCRSVC_MAX_REQUESTS": str(args.max_requests), "OCRSVC_MAX_REQUESTS_JITTER": "50"}
     if args.gpu:
         leak = {"LIBTR_DOUBLE_GPU_LEAK_BYTES": str(args.leak or GPU_LEAK_BYTES)}

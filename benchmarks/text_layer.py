@@ -2,11 +2,11 @@
 
     python benchmarks/text_layer.py [--clients 2] [--seconds 20] [--workers 2] [--keep FOLDER] [--url URL]
 
-Makes twenty PDFs (bench/born_digital.py), starts the service with the engine `fake`, whose text shows on every page
-that it reads, and reads each PDF with text_layer=auto. Prints for each the pages that the engine read, the lines that
-occur twice at one position, and the token F1 compared with `pdftotext -layout` (Debian: poppler-utils), regardless of
-order. Then clients read all PDFs repeatedly for some seconds; pages per second are the total of all clients. Exit code
-1 if the engine read a page, a line occurs twice, or the speed is below 50 pages per second.
+Makes twenty PDFs (bench/born_digital.py), starts the service with the engine `fake`, whose result marks every page that
+it reads, and reads each PDF with text_layer=auto. Prints for each the pages that the engine read, the lines that occur
+twice at one position, and the token F1 compared with `pdftotext -layout` (Debian: poppler-utils), regardless of order.
+Then clients read all PDFs repeatedly for some seconds; pages per second are the total of all clients. Exit code 1 if
+the engine read a page, a line occurs twice, or the speed is below 50 pages per second.
 """
 
 from __future__ import annotations

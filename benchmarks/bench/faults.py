@@ -89,7 +89,7 @@ class Fault:
 
 
 def refused(call: str, error: int, *disturb: Callable[[Scene], None], path: str = "") -> Injection:
-    """A system call fails in all processes of the service."""
+    """Make a system call fail in all processes of the service."""
 
     def inject(scene: Scene) -> None:
         with scene.faults.refused(call, error, path=path):
@@ -101,7 +101,7 @@ def refused(call: str, error: int, *disturb: Callable[[Scene], None], path: str 
 
 
 def clock_moved(*by_s: int) -> Injection:
-    """The wall clock jumps, and a worker is replaced after each jump."""
+    """Move the wall clock, and replace a worker after each jump."""
 
     def inject(scene: Scene) -> None:
         for step_s in by_s:
@@ -113,14 +113,14 @@ def clock_moved(*by_s: int) -> Injection:
 
 
 def slow_disk(scene: Scene) -> None:
-    """Every open, write and fsync of a file takes 0.3 s."""
+    """Make every open, write and fsync of a file take 0.3 s."""
     with scene.faults.slow_disk(0.3, str(scene.folder)):
         scene.kill_worker()
         scene.wait()
 
 
 def memfd_refused(scene: Scene) -> None:
-    """memfd_create fails: PDFs, which need it, are refused, and images are still read."""
+    """Make memfd_create fail: PDFs, which need it, must be refused, and images must still be read."""
     with scene.faults.refused("memfd_create", errno.ENOMEM):
         end_s = time.monotonic() + scene.seconds
         while time.monotonic() < end_s:
@@ -130,7 +130,7 @@ def memfd_refused(scene: Scene) -> None:
 
 
 def pid_folder_gone(scene: Scene) -> None:
-    """The folder of the pid file disappears and comes back."""
+    """Remove the folder of the pid file, and create it again."""
     run = scene.folder / "run"
     mode = run.stat().st_mode
     shutil.rmtree(run)
@@ -143,7 +143,7 @@ def pid_folder_gone(scene: Scene) -> None:
 
 
 def stopped_worker(scene: Scene) -> None:
-    """A worker is stopped by SIGSTOP: it no longer answers, and only SIGKILL ends it."""
+    """Stop a worker by SIGSTOP: it no longer answers, and only SIGKILL ends it."""
     worker = scene.service.workers()[0]
     os.kill(worker, signal.SIGSTOP)
     scene.failed += 1
@@ -151,7 +151,7 @@ def stopped_worker(scene: Scene) -> None:
 
 
 def stopped_child(scene: Scene) -> None:
-    """A process that runs an engine is stopped by SIGSTOP."""
+    """Stop a process that runs an engine by SIGSTOP."""
     fork_servers = [pid for worker in scene.service.workers() for pid in children_of(worker)]
     child = next(pid for fork_server in fork_servers for pid in children_of(fork_server))
     os.kill(child, signal.SIGSTOP)
@@ -160,7 +160,7 @@ def stopped_child(scene: Scene) -> None:
 
 
 def frozen(scene: Scene) -> None:
-    """All processes stop for longer than the heartbeat's timeout, as in a paused container."""
+    """Stop all processes for longer than the heartbeat's timeout, as in a paused container."""
     family = list(family_of(scene.service.process.pid))
     for pid in family:
         os.kill(pid, signal.SIGSTOP)
@@ -194,7 +194,7 @@ def cgroup(controller: str, pids: Sequence[int]) -> Iterator[Path]:
 
 
 def no_more_processes(scene: Scene) -> None:
-    """The service can start no further process or thread."""
+    """Let the service start no further process or thread."""
     with cgroup("pids", list(family_of(scene.service.process.pid))) as group:
         # A limit below the current number ends no process, but lets none start.
         (group / "pids.max").write_text("1")
@@ -204,7 +204,7 @@ def no_more_processes(scene: Scene) -> None:
 
 
 def memory_limit(scene: Scene) -> None:
-    """The cgroup's memory runs full because the engine leaks, and the kernel kills its largest process."""
+    """Fill the cgroup's memory with a leaking engine, until the kernel kills the largest process."""
     with cgroup("memory", list(family_of(scene.service.process.pid))) as group:
         limits = (group / name for name in ("memory.limit_in_bytes", "memory.max"))
         limit = next(file for file in limits if file.exists())
@@ -237,7 +237,7 @@ def small_tmpfs(folder: Path) -> Iterator[None]:
 
 
 def shared_memory_full(scene: Scene) -> None:
-    """The file system for gunicorn's temporary files is full."""
+    """Fill the file system of gunicorn's temporary files."""
     fillers = [scene.folder / "shm" / str(number) for number in range(20)]
     for filler in fillers:
         with suppress(OSError):

@@ -41,7 +41,7 @@ class Service:
 
     @property
     def port(self) -> int:
-        """TCP port."""
+        """TCP port of the service."""
         return urlsplit(self.url).port or 80
 
     @property
