@@ -29,7 +29,7 @@ PAGE = ROOT / "tests" / "pages" / "notice.png"
 WORD = "Notice"
 READY_LIMIT_S = 300.0
 STOP_LIMIT_S = 30.0
-# pip needs these to build the package itself; pyproject.toml declares them as build requirements.
+# pip needs these to build the package itself; `make install` does not list them.
 BUILD_PACKAGES = ("setuptools>=77", "wheel")
 
 
