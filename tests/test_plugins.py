@@ -177,7 +177,7 @@ def test_plug_in_settings_are_read_from_the_file_and_checked(python: str, tmp_pa
 
 
 def test_check_opens_the_engine_and_lists_plug_ins_with_their_package(python: str) -> None:
-    done = ocrsvc("check", python=python, OCRSVC_ENGINE="qr")
+    done = ocrsvc("check", python=python, OCRSVC_ENGINE="qr", OCRSVC_PROVIDER="cpu")
     assert done.returncode == 0, done.stderr
     names = ("engine ctc", "engine qr", "adapter csv", "format annotations")
     assert f"plug-ins: {', '.join(f'{name} ({PACKAGE})' for name in names)}" in done.stdout.splitlines()
