@@ -10,6 +10,7 @@ from support import data_of
 
 from ocrsvc.engines.ppocr.gpu.page_reader import CERTAIN, pack_map, unpack_map
 from ocrsvc.engines.ppocr.pipeline.db_postprocess import MAP_THRESHOLD, find_lines, lines_from_map, lines_from_mask
+from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
 from ocrsvc.imaging.geometry import headings
 from ocrsvc.imaging.text_contour import Outline, corners, ends, is_curved, turned_round
 from ocrsvc.results import Pixels
@@ -49,6 +50,37 @@ def test_small_text_gets_a_second_finer_pass_and_large_text_does_not() -> None:
         find_lines(page, run)
         assert (seen[0], len(seen)) == (704, passes)
     assert seen[1] > 704
+
+
+@pytest.mark.parametrize(
+    ("bars", "finer"),
+    [
+        ({(20, 30, 300, 35): 0, (20, 60, 300, 65): 0}, (128, 640)),  # all text in a corner
+        ({(20, 30, 300, 35): 0, (300, 660, 400, 665): 250}, (1344, 832)),  # a faint footer far from it
+        ({(0, 0, 704, 5): 0, (0, 699, 704, 704): 0}, (1536, 1536)),  # text at all sides, at most 1,536 px
+        ({}, None),
+    ],
+)
+def test_second_pass_leaves_out_margins_without_any_text(
+    bars: dict[tuple[int, int, int, int], int], finer: tuple[int, int] | None
+) -> None:
+    sizes: list[tuple[int, ...]] = []
+
+    def run(pixels: Pixels) -> Map:
+        """Faint text has a low probability on the first pass only."""
+        sizes.append(pixels.shape)
+        inked: Map = (255 - pixels).astype(np.float32) / np.float32(255)
+        return inked if len(sizes) == 1 else np.ceil(inked)
+
+    page = np.full((704, 704), 255, np.uint8)
+    for (left, top, right, bottom), gray in bars.items():
+        page[top:bottom, left:right] = gray
+    last = LastMask()
+    outlines = sorted(find_lines(page, run, last_mask=last), key=lambda line: line[0, 1])
+    assert sizes[1:] == ([finer] if finer else [])
+    assert last.mask.shape[0] >= (1408 if bars else 704)
+    for outline, (left, top, right, bottom) in zip(outlines, bars, strict=True):
+        assert np.allclose(outline.mean(axis=0), ((left + right) / 2, (top + bottom) / 2), atol=3)
 
 
 WIDTH, HEIGHT = 320, 160

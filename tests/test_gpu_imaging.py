@@ -105,6 +105,18 @@ def test_gpu_and_host_input_give_the_same_pages(engine: PpocrEngine) -> None:
             assert one.confidence == pytest.approx(other.confidence, abs=0.02), file
 
 
+def test_gpu_and_host_read_small_text_in_the_corner_of_a_page(engine: PpocrEngine) -> None:
+    pixels = np.full((1200, 1600, 3), 255, np.uint8)
+    notice = cv2.resize(load("notice.png"), None, fx=0.6, fy=0.6, interpolation=cv2.INTER_AREA)
+    height, width = notice.shape[:2]
+    pixels[-height:, -width:] = notice
+    there, here = read(engine.open_handle(), pixels), read(in_memory(engine), pixels)
+    assert there.text == here.text
+    assert len(here.lines) == len(text_of("notice").splitlines())
+    for one, other in zip(there.lines, here.lines, strict=True):
+        assert np.abs(np.subtract(one.box, other.box)).max() <= 1
+
+
 def test_page_with_bent_lines_is_flattened_on_the_gpu(engine: PpocrEngine) -> None:
     page, truth = flat_page(20)
     curved = np.asarray(bent(page, 70.0)[0], np.uint8)

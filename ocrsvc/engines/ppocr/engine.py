@@ -20,7 +20,7 @@ from ocrsvc.engines.model.version import ModelVersion, built_in_model
 from ocrsvc.engines.ppocr.gpu.arrays import ArrayBackend, Imaging, find_backend
 from ocrsvc.engines.ppocr.gpu.page_reader import GpuPipeline, batch_on_gpu, find_fault
 from ocrsvc.engines.ppocr.pipeline.cascade import MIN_WIDTH_PX, CascadeRecognizer
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import ProbabilityMap, find_lines
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import find_lines
 from ocrsvc.engines.ppocr.pipeline.detector import Detector, open_detector
 from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
 from ocrsvc.engines.ppocr.pipeline.page import InMemoryPageReader, PageReader, read_page
@@ -37,7 +37,7 @@ from ocrsvc.engines.ppocr.runtime.shared_threads import LENDER, SharedThreads
 from ocrsvc.engines.ppocr.runtime_choice import RuntimeChoice, choose_runtime
 from ocrsvc.engines.ppocr.runtime_proof import Runtime
 from ocrsvc.errors import OcrsvcError
-from ocrsvc.results import Decoder, EngineInfo, Page, Pixels, ReadTask
+from ocrsvc.results import Decoder, EngineInfo, Page, ReadTask
 from ocrsvc.serving.batcher import Limits
 from ocrsvc.settings.settings import Settings
 from ocrsvc.system.thread_plan import ThreadPlan
@@ -106,15 +106,8 @@ class PageHandle:
 
     def open_in_memory(self, task: ReadTask, last_mask: LastMask | None = None) -> PageReader:
         """Open a page reader that prepares pixels on the CPU; it stores the detector's mask of text in `last_mask`."""
-        thresholds = self.detector.thresholds
-
-        def detect(pixels: Pixels) -> ProbabilityMap:
-            probabilities = self.detector.run(pixels, task.check)
-            if last_mask is not None:
-                last_mask.mask = (probabilities > thresholds.of_map).view(np.uint8)
-            return probabilities
-
-        find = partial(find_lines, run=detect, thresholds=thresholds)
+        run = partial(self.detector.run, check=task.check)
+        find = partial(find_lines, run=run, thresholds=self.detector.thresholds, last_mask=last_mask)
         in_batches, with_ink = self.detector.device != "cpu", task.options.wants_words
 
         def open_reader(reader: LineReader) -> InMemoryPageReader:

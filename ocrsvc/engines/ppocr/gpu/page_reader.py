@@ -10,7 +10,7 @@ test pages drawn here check in a tenth of a second that driver, GPU and cupy giv
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import cv2
@@ -20,7 +20,16 @@ from numpy.typing import NDArray
 from ocrsvc.engines.line_recognizer import LineText
 from ocrsvc.engines.ppocr.gpu.arrays import Array, ArrayBackend
 from ocrsvc.engines.ppocr.gpu.resampling import crop_lines, detector_input, samples
-from ocrsvc.engines.ppocr.pipeline.db_postprocess import FoundLines, detect_in_passes, input_size, lines_from_mask
+from ocrsvc.engines.ppocr.pipeline.db_postprocess import (
+    FAINT_TEXT,
+    Area,
+    FoundLines,
+    area_of,
+    detect_in_passes,
+    input_size,
+    input_window,
+    lines_from_mask,
+)
 from ocrsvc.engines.ppocr.pipeline.detector import Detector
 from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
 from ocrsvc.engines.ppocr.pipeline.network_input import InputFormat, level_ground, to_tensor
@@ -100,18 +109,23 @@ class GpuPageReader:
             return texts
         return [add_ink(text, crop.pixels()) for text, crop in zip(texts, crops, strict=True)]
 
-    def _detect_at(self, scale: float) -> FoundLines:
+    def _detect_at(self, scale: float, area: Area) -> FoundLines:
         self.task.check()
         backend, detector = self.pipeline.backend, self.pipeline.detector
         height, width = self.task.image.height, self.task.image.width
         size = input_size(height, width, scale)
-        padded, taken = detector.padded_size(size), detector.input_format
-        tensor = detector_input(backend.xp, self.page, size, padded, shrink=scale < 1, taken=taken)
-        probabilities = detector.run_arrays(tensor)[0, 0, : size[1], : size[0]]
-        mask, likely = unpack_map(backend.download(pack_map(backend.xp, probabilities, detector.thresholds.of_map)))
+        window, packed = input_window(size, area), np.zeros(size[::-1], np.uint8)
+        rows, columns = packed[window].shape
+        padded, taken = detector.padded_size((columns, rows)), detector.input_format
+        tensor = detector_input(backend.xp, self.page, size, padded, shrink=scale < 1, taken=taken, window=window)
+        probabilities = detector.run_arrays(tensor)[0, 0, :rows, :columns]
+        packed[window] = backend.download(pack_map(backend.xp, probabilities, detector.thresholds.of_map))
+        mask, likely = unpack_map(packed)
         if self.last_mask is not None:
             self.last_mask.mask = mask
-        return lines_from_mask(mask, likely, width, height, certain=CERTAIN, thresholds=detector.thresholds)
+        found = lines_from_mask(mask, likely, width, height, certain=CERTAIN, thresholds=detector.thresholds)
+        seen = (backend.download(probabilities.max(axis=axis) > np.float32(FAINT_TEXT)) for axis in (0, 1))
+        return replace(found, area=area_of(*seen))
 
 
 def batch_on_gpu(backend: ArrayBackend, session: ModelRunner) -> RunBatch:

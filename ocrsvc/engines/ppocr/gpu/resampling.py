@@ -75,14 +75,21 @@ FIXED: Final = 2048  # the value 1 in OpenCV's fixed-point arithmetic
 
 
 def detector_input(
-    xp: Any, page: Array, size: tuple[int, int], padded: tuple[int, int], *, shrink: bool, taken: InputFormat = USUAL
+    xp: Any,
+    page: Array,
+    size: tuple[int, int],
+    padded: tuple[int, int],
+    *,
+    shrink: bool,
+    taken: InputFormat = USUAL,
+    window: tuple[slice, slice] = (slice(None), slice(None)),
 ) -> Array:
     """Convert a (H, W[, 3]) uint8 page to the model's (1, 3, h', w') float32; gray is copied to all channels.
 
-    Resizes the page to `size`, (w, h), by INTER_AREA if `shrink`, else INTER_LINEAR, and pads it to `padded`, (w', h'),
-    by repeating its last row and column.
+    Resizes the page to `size`, (w, h), by INTER_AREA if `shrink`, else INTER_LINEAR, and pads the rows and columns in
+    `window` to `padded`, (w', h'), by repeating the last row and column.
     """
-    levels = resize(xp, page, size, shrink=shrink)
+    levels = resize(xp, page, size, shrink=shrink)[window]
     for axis, (side, whole) in enumerate(zip(levels.shape[:2], padded[::-1], strict=True)):
         if whole > side:
             levels = xp.take(levels, xp.asarray(np.minimum(np.arange(whole), side - 1)), axis=axis)

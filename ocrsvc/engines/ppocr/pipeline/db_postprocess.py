@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import cv2
@@ -28,6 +28,7 @@ from ocrsvc.engines.ppocr.pipeline.contours import (
     split_parts,
     within_scan_limit,
 )
+from ocrsvc.engines.ppocr.pipeline.line_field import LastMask
 from ocrsvc.engines.ppocr.pipeline.perspective import follow_perspective
 from ocrsvc.imaging.geometry import Quad
 from ocrsvc.imaging.text_contour import Outline, extent, is_curved
@@ -61,6 +62,7 @@ USUAL: Final = Thresholds()
 STRIDE = 32  # the network's input sides must be multiples of this
 COARSE_PX = 960  # longest side of the input in the first pass
 FINE_PX = 2048  # longest side of the input in the second pass, which follows if the text is too small
+MAX_FINE_PIXELS = 1536 * 1536  # pixels of the second pass, without margin; the model takes 116 bytes for each
 MAX_ENLARGEMENT = 2.5
 READABLE_PX = 20.0  # height of a line in the network's input above which more resolution finds no more text
 SECOND_PASS_GAIN = 1.3  # smallest enlargement for which a second pass is worth its time
@@ -71,9 +73,14 @@ MAX_BOXES = 3000
 THICK_RATIO = 1.5  # a contour thicker than this, in median thicknesses of the page, may be two rows
 UNCLAIMED_SHARE = 0.1  # if more than this share of the map's text is outside all lines, a finer pass follows
 UNCLAIMED_GAIN = 2.0  # scale of the finer pass for text outside all lines, relative to the first pass
+FAINT_TEXT = 0.01  # probability above which a finer pass may find text; a blank page stays far below
+AREA_MARGIN_PX = 24  # margin around all text, in pixels of the second pass, which leaves out the rest of the page
 MIN_SPECKS = 3  # fewest specks that count as tiny lines; they must also be SMALL_TEXT_SHARE of all shapes
 
 ProbabilityMap = NDArray[np.float32]
+Area = tuple[float, float, float, float]  # left, top, right and bottom, as shares of the page's width and height
+WHOLE_PAGE: Final[Area] = (0.0, 0.0, 1.0, 1.0)
+Window = tuple[slice, slice]  # rows and columns of a page at a pass's scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,34 +90,47 @@ class FoundLines:
     outlines: list[Outline]  # in pixels of the image; see imaging.text_contour
     unclaimed: float  # share of the map's text area that is outside all lines, from 0 to 1
     specks: int = 0  # number of shapes on the map that are long enough for a line but too thin
+    area: Area = WHOLE_PAGE  # the part of the page that may have text
 
 
 def find_lines(
-    pixels: Pixels, run: Callable[[Pixels], ProbabilityMap], thresholds: Thresholds = USUAL
+    pixels: Pixels,
+    run: Callable[[Pixels], ProbabilityMap],
+    thresholds: Thresholds = USUAL,
+    last_mask: LastMask | None = None,
 ) -> list[Outline]:
     """Find the lines of an image, in no particular order.
 
     The first pass is coarse and measures the height of the text. A second pass with more resolution follows if the
     smaller lines are too small for the network, or if the map shows text that forms no lines: faint, crowded text is a
-    cloud on the map, and lines of a few pixels are specks. `pixels` are (H, W[, 3]) uint8. `run` runs the model: its
-    input is (h, w[, 3]) uint8 with sides that are multiples of STRIDE, its result (h, w) probabilities. Outlines are in
-    pixels of the image; the outline of a line that is more horizontal than vertical begins at its top left corner.
+    cloud on the map, and lines of a few pixels are specks. The second pass leaves out margins in which the first one
+    sees nothing. `pixels` are (H, W[, 3]) uint8. `run` runs the model: its input is (h, w[, 3]) uint8 with sides that
+    are multiples of STRIDE, its result (h, w) probabilities. Outlines are in pixels of the image; the outline of a line
+    that is more horizontal than vertical begins at its top left corner. The text mask is put into `last_mask`.
     """
     height, width = pixels.shape[:2]
 
-    def run_pass(scale: float) -> FoundLines:
+    def run_pass(scale: float, area: Area) -> FoundLines:
         size, way = input_size(height, width, scale), cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
-        return lines_from_map(run(cast(Pixels, cv2.resize(pixels, size, interpolation=way))), width, height, thresholds)
+        window = input_window(size, area)
+        inside = run(cast(Pixels, cv2.resize(pixels, size, interpolation=way))[window])
+        probabilities = np.zeros(size[::-1], np.float32)
+        probabilities[window] = inside
+        if last_mask is not None:
+            last_mask.mask = (probabilities > thresholds.of_map).view(np.uint8)
+        return lines_from_map(probabilities, width, height, thresholds)
 
     return detect_in_passes(height, width, run_pass)
 
 
-def detect_in_passes(height: int, width: int, run_pass: Callable[[float], FoundLines]) -> list[Outline]:
-    """The lines of a height x width image; calls `run_pass` with one scale or two, as `find_lines` describes."""
+def detect_in_passes(height: int, width: int, run_pass: Callable[[float, Area], FoundLines]) -> list[Outline]:
+    """The lines of a height x width image; calls `run_pass` with a scale and an area once or twice, as `find_lines`."""
     scale = first_scale(height, width)
-    found = run_pass(scale)
-    finer = second_scale(found, scale, longest_side(height, width))
-    last = run_pass(finer) if finer >= scale * SECOND_PASS_GAIN else found
+    found = run_pass(scale, WHOLE_PAGE)
+    left, top, right, bottom = found.area
+    finest = math.sqrt(MAX_FINE_PIXELS / (height * width * (right - left) * (bottom - top)))
+    finer = min(second_scale(found, scale, longest_side(height, width)), finest)
+    last = run_pass(finer, found.area) if finer >= scale * SECOND_PASS_GAIN else found
     return follow_perspective(last.outlines, width, height)
 
 
@@ -144,10 +164,37 @@ def input_size(height: int, width: int, scale: float) -> tuple[int, int]:
     return across, down
 
 
+def area_of(columns: NDArray[np.bool_], rows: NDArray[np.bool_]) -> Area:
+    """The area around the columns and rows of a map that may have text; the whole page if there are none."""
+    (left, right), (top, bottom) = _ends(columns), _ends(rows)
+    return left, top, right, bottom
+
+
+def _ends(marked: NDArray[np.bool_]) -> tuple[float, float]:
+    places = np.flatnonzero(marked)
+    return (float(places[0]) / len(marked), float(places[-1] + 1) / len(marked)) if len(places) else (0.0, 1.0)
+
+
+def input_window(size: tuple[int, int], area: Area) -> Window:
+    """The rows and columns of a page of `size`, (width, height), that contain an area and its margin.
+
+    They begin and end at multiples of STRIDE, as the sides of the page do.
+    """
+    left, top, right, bottom = area
+    return _window(top, bottom, size[1]), _window(left, right, size[0])
+
+
+def _window(begin: float, end: float, side: int) -> slice:
+    first = math.floor((begin * side - AREA_MARGIN_PX) / STRIDE) * STRIDE
+    last = math.ceil((end * side + AREA_MARGIN_PX) / STRIDE) * STRIDE
+    return slice(max(0, first), min(side, last))
+
+
 def lines_from_map(found: ProbabilityMap, width: int, height: int, thresholds: Thresholds = USUAL) -> FoundLines:
     """Find the lines on an (h, w) probability map; outlines are in pixels of the width x height image."""
     mask = (found > thresholds.of_map).astype(np.uint8)
-    return lines_from_mask(mask, found, width, height, thresholds=thresholds)
+    lines = lines_from_mask(mask, found, width, height, thresholds=thresholds)
+    return replace(lines, area=area_of(*(found.max(axis=axis) > FAINT_TEXT for axis in (0, 1))))
 
 
 def lines_from_mask(
