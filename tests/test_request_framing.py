@@ -70,7 +70,7 @@ class Loop(EventLoop):
         super().turn(timeout_s)
 
     def close(self) -> None:
-        for conn in [*self._waiting, *self.kept, *self.ready]:
+        for conn in [*self.polled, *self.kept, *self.ready]:
             conn.close()
         self._poller.close()
         self.threads.shutdown(wait=True)
@@ -146,7 +146,7 @@ def test_a_client_that_disconnects_during_its_head_is_removed(sent: bytes) -> No
         send_piece(loop, client, sent)
         client.shutdown(socket.SHUT_WR)
         loop.turn()
-        assert (loop.connections, len(loop._waiting)) == (0, 0)
+        assert (loop.connections, len(loop.polled)) == (0, 0)
 
 
 def read_answer(wire: socket.socket) -> bytes:
@@ -232,11 +232,11 @@ def test_slow_reader_is_disconnected() -> None:
         conn.sender.unsent.append(memoryview(bytes(64 << 20)))
         loop.finish(conn, kept())
         loop.turn()
-        assert conn in loop._waiting
+        assert conn in loop.polled
         # Move the start back a day: the bytes in the kernel's buffers are then too few.
         conn.pace.began_s -= 86_400
         loop.check_limits(conn, time.monotonic())
-        assert (loop.connections, len(loop._waiting), len(conn.sender.unsent)) == (0, 0, 0)
+        assert (loop.connections, len(loop.polled), len(conn.sender.unsent)) == (0, 0, 0)
 
 
 def test_slow_steady_reader_gets_the_whole_response() -> None:

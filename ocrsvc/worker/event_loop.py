@@ -86,7 +86,7 @@ class EventLoop:
         self.handshakes: Handshakes | None = None
         self.connections = 0
         # Connections in the poller, and those of them that are idle between two requests.
-        self._waiting, self.kept = set[Connection](), set[Connection]()
+        self.polled, self.kept = set[Connection](), set[Connection]()
         # If `takes_rest`, the loop accepts the whole listen queue before it stops: other workers may be stopping, too.
         self.is_stopping = self.takes_rest = self._is_accepting = False
         self._linger_s = min(float(cfg.keepalive), STOP_LINGER_S)
@@ -121,7 +121,7 @@ class EventLoop:
         """Wait for events, at most `timeout_s` or until the next time limit, and handle them."""
         if self.handshakes is not None:
             self.handshakes.begin_turn()
-        timeout_s = min(timeout_s, _CHECK_S) if self._waiting else timeout_s
+        timeout_s = min(timeout_s, _CHECK_S) if self.polled else timeout_s
         if (left_s := self._paused_until_s - time.monotonic()) > 0:
             timeout_s = min(timeout_s, left_s)
         for key, _ in self._poller.select(timeout_s):
@@ -210,7 +210,7 @@ class EventLoop:
                     break
             listener.close()
         end_s = time.monotonic() + self._linger_s
-        for conn in self._waiting:
+        for conn in self.polled:
             conn.limit_s = min(conn.limit_s, end_s)
 
     def balance(self, request: Any) -> None:
@@ -233,13 +233,13 @@ class EventLoop:
 
     def _listen(self, conn: Connection, act: Callable[[Connection], None], event: int = selectors.EVENT_READ) -> None:
         """Call `act` whenever the connection is readable, or writable if `event` says so."""
-        change = self._poller.modify if conn in self._waiting else self._poller.register
+        change = self._poller.modify if conn in self.polled else self._poller.register
         change(conn.sock, event, lambda _sock: self._guarded(conn, act))
-        self._waiting.add(conn)
+        self.polled.add(conn)
 
     def _stop_listening(self, conn: Connection) -> None:
-        if conn in self._waiting:
-            self._waiting.remove(conn)
+        if conn in self.polled:
+            self.polled.remove(conn)
             self._poller.unregister(conn.sock)
 
     def _wait_for_head(self, conn: Connection, act: Callable[[Connection], None]) -> None:
@@ -396,7 +396,7 @@ class EventLoop:
         if now_s - self._checked_s < _CHECK_S and not self.is_stopping:
             return
         self._checked_s = now_s
-        for conn in list(self._waiting):
+        for conn in list(self.polled):
             self._guarded(conn, lambda conn: self.check_limits(conn, now_s))
 
     def check_limits(self, conn: Connection, now_s: float) -> None:
