@@ -196,7 +196,7 @@ class VersionLoader:
             entry.load_s, entry.failure, entry.failures = seconds, None, 0
             entry.stays_until_s = self._clock() + min(seconds, MAX_STAY_S)
             self._grant(entry)
-        LOG.info("LOADED the model %s in %.2f s: %s bytes", version, seconds, entry.size_bytes)
+        LOG.info("LOADED the model %s in %.2f s: %.0f MiB", version, seconds, entry.size_bytes / 2**20)
         self._count(MODEL_LOADS, version, "success")
         if self._metrics is not None:
             self._metrics.record((), ((MODEL_LOAD_SECONDS.of(), seconds),))
