@@ -194,7 +194,7 @@ class BrokenGpu(StrictArrays):
 def test_engine_falls_back_from_a_failing_gpu_and_logs(engine: PpocrEngine, caplog: pytest.LogCaptureFixture) -> None:
     runs, parts = engine._line_runners[0], read_parts(built_in_model())
     assert isinstance(runs, BatchRunner)
-    assert engine._open_gpu_pipeline(BrokenGpu(), parts, {"main": runs._session}, SMALL) is None
+    assert engine.open_gpu_pipeline(BrokenGpu(), parts, {"main": runs._session}, SMALL) is None
     (message,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     fault = "it fails with RuntimeError: cudaErrorInsufficientDriver at (100, 400)"
     assert f"instead of by cupy 0: on a test page {fault}" in message

@@ -153,7 +153,7 @@ class PpocrEngine:
             quick = _make_quick_recognizer(opened, self._shared_threads, batch)
             self._scripts = _scripts(parts, opened, self._line_runners, quick)
             backend = find_backend(imaging, first.device)
-            self._gpu_pipeline = self._open_gpu_pipeline(backend, parts, opened, batch) if backend else None
+            self._gpu_pipeline = self.open_gpu_pipeline(backend, parts, opened, batch) if backend else None
             self._closing = closing.pop_all()
         precision = _of_both(self._detector.precision, first.precision)
         provider = _of_both(self._detector.provider, first.provider)
@@ -184,7 +184,7 @@ class PpocrEngine:
             if isinstance(line_runner, BatchRunner):
                 line_runner.close()
 
-    def _open_gpu_pipeline(
+    def open_gpu_pipeline(
         self, backend: ArrayBackend, parts: ModelParts, opened: Mapping[str, ModelRunner], batch: Limits
     ) -> GpuPipeline | None:
         """The pipeline that prepares pixels on the GPU; None if it reads a test page differently from the CPU."""
