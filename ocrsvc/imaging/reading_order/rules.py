@@ -74,13 +74,18 @@ def _runs(gray: Pixels, quads: Quads, step: int, line_height: float, least: floa
         place = np.s_[top : top + height, left : left + width]
         run = labels[place] == rule
         within = [int(np.count_nonzero(run & text[place])) for text in texts]
-        outside = ~(run & texts[0][place]).any(axis=1)
-        depth = np.where(run, darker[place], 0).max(axis=1)[outside]
-        dark = depth[depth >= CONTRAST]
-        min_dark = MIN_DARK if len(dark) and np.median(dark) < FAINT else MIN_DASHES
-        if within[0] < IN_TEXT * area and within[1] < INSIDE_TEXT * area and len(dark) >= min_dark * len(depth):
+        in_text = within[0] >= IN_TEXT * area or within[1] >= INSIDE_TEXT * area
+        if not in_text and _is_unbroken(np.where(run, darker[place], 0), texts[0][place] & run):
             ends.append([(left + reach + run[row].nonzero()[0].mean(), (top + row) * step) for row in (0, height - 1)])
     return np.array(ends, np.float32).reshape(-1, 2, 2)
+
+
+def _is_unbroken(darker: Pixels, in_text: NDArray[np.bool_]) -> bool:
+    """Whether enough rows of a run, outside text, are darker than the paper; `darker` (h, w) is by how many levels."""
+    depth = darker.max(axis=1)[~in_text.any(axis=1)]
+    dark = depth[depth >= CONTRAST]
+    min_dark = MIN_DARK if len(dark) and np.median(dark) < FAINT else MIN_DASHES
+    return len(dark) >= min_dark * len(depth)
 
 
 def _painted(shape: tuple[int, ...], quads: Quads, step: int, left: int, margin: float) -> NDArray[np.bool_]:
