@@ -76,13 +76,13 @@ def _mean_s(runs: Sequence[tuple[Callable[[Any], object], Any]], rounds: int) ->
 
 def lines_by_batch(run: Callable[[Any], object], counts: Sequence[int], rounds: int) -> dict[str, float]:
     """Lines per second by lines in a run, until the GPU runs out of memory."""
-    from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS
+    from ocrsvc.engines.ppocr.runtime.session import session_errors
 
     paces: dict[str, float] = {}
     for count in counts:
         try:
             run_s = _mean_s([(run, np.ones((count, 3, 48, LINE_PX), np.float32))], rounds)
-        except SESSION_ERRORS as error:
+        except session_errors() as error:
             print(f"stopped at {count} lines in a run: {str(error)[:100]}")
             break
         paces[str(count)] = round(count / run_s, 1)

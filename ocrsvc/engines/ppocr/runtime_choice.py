@@ -9,10 +9,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-import onnxruntime as ort
 from pydantic import TypeAdapter, ValidationError
 
 from ocrsvc import __version__
@@ -21,7 +21,14 @@ from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, tiny_part
 from ocrsvc.engines.ppocr.runtime.open_model import preparation_code
-from ocrsvc.engines.ppocr.runtime.providers import ON_CPU, Precision, Provider, check_precision, choose_provider
+from ocrsvc.engines.ppocr.runtime.providers import (
+    ON_CPU,
+    Precision,
+    Provider,
+    available_providers,
+    check_precision,
+    choose_provider,
+)
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_proof import (
     BF16,
@@ -34,11 +41,13 @@ from ocrsvc.engines.ppocr.runtime_proof import (
     prove_runtimes,
 )
 from ocrsvc.system.allocator import release_free_memory
+from ocrsvc.system.thread_plan import is_installed
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
 _WAIT_S: Final = 60.0
 _ENTRY: Final = "runtime"
+_RUNTIMES: Final = ("onnxruntime", "onnxruntime-gpu", "openvino")
 _CASCADE: Final = Path(cascade.__file__)  # a change of the cascade's rule must change the cache key
 _NOT_STORED: Final = (
     "The model cache is not writable, so every start proves the choice of runtime again: set OCRSVC_MODEL_CACHE to a "
@@ -65,7 +74,7 @@ def choose_runtime(
     prove: Callable[[Parts, SessionConfig, ModelCache], Sequence[Proof]] | None = None,
 ) -> RuntimeChoice | None:
     """Runtimes from the settings, the cache or a comparison made now; None to use a GPU. Raises EngineUnavailable."""
-    provider = choose_provider(config.device, config.provider, ort.get_available_providers())
+    provider = choose_provider(config.device, config.provider, available_providers())
     means_openvino = config.precision == "bf16" and config.provider == "auto" and provider == "cpu"
     check_precision(config.precision, "openvino" if means_openvino else provider)
     if provider not in ON_CPU:
@@ -133,7 +142,7 @@ def _entry(parts: Parts) -> str:
 
 def _key(parts: Parts, provider: Provider) -> str:
     """Cache key of everything that a choice depends on: models, preparation, versions, CPU and reference page."""
-    versions = f"{__version__} {ort.__version__} {openvino_session.version()} {provider}"
+    versions = f"{__version__} {[metadata.version(name) for name in _RUNTIMES if is_installed(name)]} {provider}"
     input_formats = str([part.input_format for part in parts]).encode()
     shipped = [part.shipped for part in parts]
     if parts[1].version.is_built_in:

@@ -31,7 +31,7 @@ from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, ModelPart, read_dictionary, tiny_part
 from ocrsvc.engines.ppocr.runtime.open_model import TinyFirst, open_model, open_tiny_first
 from ocrsvc.engines.ppocr.runtime.providers import Precision, Provider
-from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS, ModelRunner, SessionConfig
+from ocrsvc.engines.ppocr.runtime.session import ModelRunner, SessionConfig, session_errors
 from ocrsvc.engines.ppocr.runtime.shared_threads import SharedThreads
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.imaging.text_contour import Outline, corners, cut, extent
@@ -133,11 +133,12 @@ def candidates(kind: Kind, provider: Provider) -> list[Runtime]:
 def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -> dict[Runtime, ModelRunner]:
     """Open the model in fp32 and in each other runtime. Raises if fp32 fails; other failures are only logged."""
     opened: dict[Runtime, ModelRunner] = {}
+    refusals: tuple[type[Exception], ...] = (EngineUnavailable, *session_errors())
     for runtime in candidates(part.kind, config.provider):
         candidate_config = replace(config, provider=runtime.provider, precision=runtime.precision)
         try:
             opened[runtime] = open_model(part, candidate_config, cache)
-        except (EngineUnavailable, *SESSION_ERRORS) as error:
+        except refusals as error:
             if not opened:
                 raise
             LOG.warning("%s cannot open %s and is not tried: %s", runtime, part.file, error)
@@ -176,7 +177,7 @@ class _Comparison:
         for runtime, tally in self._tallies.items():
             try:
                 _, differing, gaps = differ(single, read(self._runners[runtime]) if runtime != FP32 else single)
-            except SESSION_ERRORS as error:
+            except session_errors() as error:
                 tally.failure = f"a run fails: {error}"
                 continue
             tally.differing += differing

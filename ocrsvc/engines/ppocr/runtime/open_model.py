@@ -1,5 +1,7 @@
 """Opens a model's sessions: one on the CPU or one per GPU stream under ONNX Runtime, several under OpenVINO."""
 
+from __future__ import annotations
+
 import functools
 import json
 import logging
@@ -7,10 +9,9 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import onnxruntime as ort
 
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.ppocr.pipeline.network_input import HALF, InputFormat
@@ -18,18 +19,29 @@ from ocrsvc.engines.ppocr.runtime import openvino_session, providers
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, PRODUCT, RECOGNITION, ModelPart, tiny_part
 from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, Head, OpenVinoRecognizer, OpenVinoSession
-from ocrsvc.engines.ppocr.runtime.providers import CPU, CUDA, TENSORRT, Provider, check_precision, choose_provider
+from ocrsvc.engines.ppocr.runtime.providers import (
+    CPU,
+    CUDA,
+    TENSORRT,
+    Provider,
+    available_providers,
+    check_precision,
+    choose_provider,
+)
 from ocrsvc.engines.ppocr.runtime.session import (
-    SESSION_ERRORS,
     ModelRunner,
     ProfileSession,
     Session,
     SessionConfig,
     SessionPool,
     open_gpu_context,
+    session_errors,
 )
 from ocrsvc.errors import EngineUnavailable
 from ocrsvc.system.shared_memory import open_memory
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -42,7 +54,7 @@ def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache | None 
     """Open one session on the CPU, or a pool on a GPU or under OpenVINO. Raises EngineUnavailable, BadModel."""
     cache = cache or ModelCache(None)
     config = replace(config, input_format=part.input_format)
-    provider = choose_provider(config.device, config.provider, ort.get_available_providers())
+    provider = choose_provider(config.device, config.provider, available_providers())
     check_precision(config.precision, provider)
     if provider == "cpu":
         return _open_on_cpu(part, config, cache)
@@ -50,7 +62,7 @@ def open_model(part: ModelPart, config: SessionConfig, cache: ModelCache | None 
         return SessionPool(open_openvino(part, config, cache))
     try:
         return SessionPool(_open_on_gpu(part, config, cache, provider))
-    except SESSION_ERRORS as error:
+    except session_errors() as error:
         if (config.device, config.provider) != ("auto", "auto") or config.precision in ("fp16", "bf16"):
             name, library = (TENSORRT, "TensorRT 10") if provider == "tensorrt" else (CUDA, "cuDNN")
             raise EngineUnavailable(
@@ -78,6 +90,8 @@ def open_tiny_first(careful: ModelRunner, config: SessionConfig, cache: ModelCac
 
 def session_options(config: SessionConfig) -> ort.SessionOptions:
     """ONNX Runtime's options for a session on any device."""
+    import onnxruntime as ort
+
     options = ort.SessionOptions()
     options.intra_op_num_threads = config.threads
     options.inter_op_num_threads = 1
@@ -90,6 +104,8 @@ def session_options(config: SessionConfig) -> ort.SessionOptions:
 
 
 def _open_on_cpu(part: ModelPart, config: SessionConfig, cache: ModelCache) -> Session:
+    import onnxruntime as ort
+
     options = session_options(config)
     if config.arena_values:
         _register_arena()
@@ -108,6 +124,8 @@ def _open_cached(
     part: ModelPart, options: ort.SessionOptions, cache: ModelCache, *, in_int8: bool
 ) -> ort.InferenceSession:
     """Open the model as ONNX Runtime optimised it at an earlier start, or optimise and cache it now."""
+    import onnxruntime as ort
+
     kind = "int8-" if in_int8 else ""
     name = kind + part.cache_name
     key = cache_key(part.shipped, preparation_code(), ort.__version__.encode(), *([kind.encode()] if kind else []))
@@ -142,6 +160,8 @@ def _open_on_gpu(part: ModelPart, config: SessionConfig, cache: ModelCache, prov
 
 def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionConfig, cache: ModelCache) -> Session:
     """The sessions of one stream: an fp32 model on TensorRT for each profile, and one on CUDA for any other shape."""
+    import onnxruntime as ort
+
     from ocrsvc.engines.ppocr.runtime import prepare_model
 
     gpu = open_gpu_context()
@@ -161,7 +181,9 @@ def _open_stream_session(fp32_model: bytes, cuda_model: bytes, config: SessionCo
 
 
 def _open(model: bytes, config: SessionConfig, provider_list: providers.Providers) -> ort.InferenceSession:
-    """Open a session with the first provider; raises one of SESSION_ERRORS instead of falling back to another one."""
+    """Open a session with the first provider; raises one of `session_errors` instead of falling back to another one."""
+    import onnxruntime as ort
+
     opened = ort.InferenceSession(model, session_options(config), providers=provider_list, enable_fallback=0)
     if opened.get_providers()[0] != provider_list[0][0]:
         raise RuntimeError(f"it fell back to {opened.get_providers()[0]}")
@@ -170,6 +192,8 @@ def _open(model: bytes, config: SessionConfig, provider_list: providers.Provider
 
 @functools.cache
 def _register_arena() -> None:
+    import onnxruntime as ort
+
     memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(memory, ort.OrtArenaCfg({}))
 

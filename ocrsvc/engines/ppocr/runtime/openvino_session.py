@@ -18,7 +18,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import metadata
 from typing import Any, Final, cast
 
 import numpy as np
@@ -44,14 +43,6 @@ FAULTS: Final = (AttributeError, ImportError, OSError, RuntimeError)
 def is_installed() -> bool:
     """Whether the package is installed; does not import it."""
     return importlib.util.find_spec("openvino") is not None
-
-
-def version() -> str:
-    """The installed version; "" if OpenVINO is not installed."""
-    try:
-        return metadata.version("openvino")
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 @cache

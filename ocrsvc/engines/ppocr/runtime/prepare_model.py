@@ -26,7 +26,7 @@ from ocrsvc.engines.ppocr.runtime.model_cache import cpu_features
 from ocrsvc.engines.ppocr.runtime.model_parts import CLASSES, DETECTION, PRODUCT, ModelPart
 from ocrsvc.engines.ppocr.runtime.openvino_session import first_steps
 from ocrsvc.engines.ppocr.runtime.providers import CPU
-from ocrsvc.engines.ppocr.runtime.session import SESSION_ERRORS
+from ocrsvc.engines.ppocr.runtime.session import session_errors
 from ocrsvc.errors import BadModel, EngineUnavailable
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
@@ -118,7 +118,7 @@ def _run_shipped(part: ModelPart, proto: onnx.ModelProto, noise: Array) -> Array
     """Run the original graph on noise. Raises BadModel if it cannot run, or its output shows another kind of model."""
     try:
         shipped: Array = _run(proto, noise)[0]
-    except SESSION_ERRORS as error:
+    except session_errors() as error:
         raise BadModel(
             f"{part} does not run on an input of {noise.shape}: {error}",
             "Check that the file is complete, that batch and width are dynamic, and height_px in model.toml.",
@@ -203,7 +203,7 @@ def _apply(proto: onnx.ModelProto, rewriting: Rewriting) -> bool:
 def _try(proto: onnx.ModelProto, noise: Array) -> Sequence[Array] | None:
     try:
         return _run(proto, noise)
-    except SESSION_ERRORS as error:
+    except session_errors() as error:
         LOG.debug("A rewritten model does not run: %s", error)
         return None
 

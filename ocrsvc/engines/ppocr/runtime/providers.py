@@ -11,12 +11,11 @@ identify the profile. The profiles cover all common shapes, and CUDA runs the re
 import contextlib
 import ctypes
 import importlib.util
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
-
-import onnxruntime as ort
 
 from ocrsvc.errors import EngineUnavailable
 
@@ -37,6 +36,8 @@ CUDA_OPTIONS: Final[Options] = {
     # An arena that grows by doubling cannot free the memory of a single large run.
     "arena_extend_strategy": "kSameAsRequested",
 }
+_ONNX_RUNTIME: Final = "onnxruntime"
+_CUDA_LIBRARY: Final = "libonnxruntime_providers_cuda.so"  # part of the builds for GPUs
 # Folder and libraries of TensorRT's wheels; each library depends only on earlier ones.
 _TENSORRT_FOLDER: Final = "tensorrt_libs"
 _TENSORRT_LIBRARIES: Final = ("libnvinfer.so.10", "libnvinfer_plugin.so.10", "libnvonnxparser.so.10")
@@ -69,6 +70,21 @@ class GpuConfig:
     # runs with more input floats than this free their memory afterwards; 0: every run leaves its memory in the arena
     arena_values: int = 0
     profiles: tuple[Profile, ...] = ()  # input shapes of the TensorRT engines, smallest first
+
+
+def available_providers() -> Sequence[str]:
+    """The providers of the installed ONNX Runtime. Raises EngineUnavailable if none is installed.
+
+    Does not import a build for CPUs, because that takes 18 MB, which a worker does not need under OpenVINO.
+    """
+    spec = importlib.util.find_spec(_ONNX_RUNTIME)
+    if spec is None or spec.origin is None:
+        raise EngineUnavailable("The package onnxruntime is not installed.", "Install the extra cpu.")
+    if _ONNX_RUNTIME not in sys.modules and not Path(spec.origin).with_name("capi").joinpath(_CUDA_LIBRARY).exists():
+        return [CPU]
+    import onnxruntime as ort
+
+    return list(ort.get_available_providers())
 
 
 def choose_provider(device: Device, provider: Provider, available: Sequence[str]) -> Provider:
@@ -153,6 +169,8 @@ def _stream_option(stream: int | None) -> Options:
 
 def load_gpu_libraries(provider: Provider) -> None:
     """Load a GPU provider's libraries from pip's wheels, where linkers do not search; ignores missing ones."""
+    import onnxruntime as ort
+
     ort.preload_dlls(msvc=False)
     if provider == "tensorrt":
         spec = importlib.util.find_spec(_TENSORRT_FOLDER)

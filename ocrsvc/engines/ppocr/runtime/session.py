@@ -15,29 +15,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL, InputFormat
 from ocrsvc.engines.ppocr.runtime.providers import CPU, Device, GpuConfig, Precision, Profile, Provider
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 
-# Listed one by one, because ONNX Runtime's exceptions have no common base class.
-SESSION_ERRORS: Final = (
-    ImportError,
-    OSError,
-    RuntimeError,
-    ValueError,
-    ort_state.EPFail,
-    ort_state.Fail,
-    ort_state.InvalidArgument,
-    ort_state.NotImplemented,
-    ort_state.RuntimeException,
-)
+if TYPE_CHECKING:
+    # Imported only where it is used, because it takes 18 MB, which OpenVINO's sessions do not need.
+    import onnxruntime as ort
+
+
+def session_errors() -> tuple[type[Exception], ...]:
+    """The errors of sessions. Listed one by one, because ONNX Runtime's exceptions have no common base class."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    in_python = (ImportError, OSError, RuntimeError, ValueError)
+    return (*in_python, state.EPFail, state.Fail, state.InvalidArgument, state.NotImplemented, state.RuntimeException)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +132,8 @@ def run_bound(
     return results
 
 
-ProfileSession = tuple[ort.InferenceSession, Profile | None]  # a session, and the shapes that it runs; None: any shape
+# A session, and the shapes that it runs; None: any shape.
+ProfileSession: TypeAlias = "tuple[ort.InferenceSession, Profile | None]"
 
 
 class ModelRunner(ABC):
@@ -163,7 +161,7 @@ class ModelRunner(ABC):
         """Run each session once with this input. Raises EngineUnavailable if that fails."""
         try:
             self.run(tensor)
-        except SESSION_ERRORS as error:
+        except session_errors() as error:
             raise EngineUnavailable(
                 f"The model fails on an input of shape {tensor.shape}: {error}",
                 "If memory is short, set a smaller OCRSVC_BATCH_PIXELS, fewer OCRSVC_GPU_STREAMS or OCRSVC_WORKERS, or "
@@ -192,6 +190,8 @@ class Session(ModelRunner):
         self.input_format = config.input_format
         self.metadata: dict[str, str] = first.get_modelmeta().custom_metadata_map
         self._arena_values = config.arena_values if self.device == "cpu" else config.gpu.arena_values
+        import onnxruntime as ort
+
         self._shrinking = ort.RunOptions()
         memory = "cpu:0" if self.device == "cpu" else "gpu:0"
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", memory)
