@@ -25,6 +25,10 @@ def test_entry_is_found_by_its_key_only(tmp_path: Path) -> None:
     assert cache.find("model", "key") == MODEL
     assert cache.find("model", "other") is None
     assert cache.find("other", "key") is None
+    mapped = cache.map("model", "key")
+    assert mapped is not None
+    mapped.release_memory()
+    assert mapped[: mapped.length] == MODEL
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -46,6 +50,7 @@ def test_damaged_or_untrusted_entry_is_made_again(
     (file,) = tmp_path.iterdir()
     damage(file)
     assert cache.find("model", "key") is None
+    assert cache.map("model", "key") is None
     keep(cache)
     assert cache.find("model", "key") == (None if file.is_dir() else MODEL)
 

@@ -14,10 +14,10 @@ from models_support import built_in
 from ppocr_support import load
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
-from ocrsvc.engines.ppocr.pipeline.network_input import model_input, to_tensor
+from ocrsvc.engines.ppocr.pipeline.network_input import blank_input, model_input, to_tensor
 from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
-from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, built_in_part
+from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_choice import RuntimeChoice
@@ -50,6 +50,18 @@ def test_session_memory_is_released_with_free_memory(cache: ModelCache) -> None:
     release_free_memory()
     assert resident_bytes() < held_bytes - 64 * 2**20
     assert np.array_equal(detector.run(model_input(detector, pixels))[0], before)
+
+
+@pytest.mark.parametrize("kind", [DETECTION, RECOGNITION])
+def test_models_mapped_from_the_cache_compute_the_same(cache: ModelCache, kind: Kind) -> None:
+    part = built_in_part(kind)
+    found = []
+    for folder in (ModelCache(None), cache, cache):
+        runner = open_model(part, CONFIG, folder)
+        tensor = blank_input(runner, *part.smallest_shape[2:]) + 7
+        found.append(runner.run(tensor))
+        release_free_memory()
+        assert all(map(np.array_equal, runner.run(tensor), found[0]))
 
 
 def resident_bytes() -> int:
@@ -95,10 +107,12 @@ def test_bf16_reads_the_reference_page_like_fp32(cache: ModelCache) -> None:
     assert all(proof.gain > 0 for proof in proofs)
 
 
-def test_the_telemetry_of_openvino_is_not_loaded_and_writes_nothing_into_the_home(tmp_path: Path) -> None:
+def test_unneeded_packages_are_not_imported_and_nothing_is_written_into_the_home(tmp_path: Path) -> None:
     program = (
-        "import sys; from ocrsvc.engines.ppocr.runtime.openvino_session import computes_bf16; computes_bf16(); "
-        "print([name for name, one in sys.modules.items() if name.startswith('openvino_telemetry') and one])"
+        "import sys; from ocrsvc.engines.ppocr.engine import choose_runtime; "
+        "from ocrsvc.engines.ppocr.runtime.openvino_session import computes_bf16; computes_bf16(); unneeded = "
+        "('openvino_telemetry', 'openvino.tools.ovc', 'onnx'); "
+        "print([name for name, one in sys.modules.items() if name.startswith(unneeded) and one])"
     )
     environ = {"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environ)

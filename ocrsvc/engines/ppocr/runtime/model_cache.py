@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import hmac
+import mmap
 import os
 import platform
 import re
@@ -33,11 +34,29 @@ _UNFINISHED_S: Final = 86400.0
 _AUTHENTICATED_NAME: Final = "/cache/"  # prefix of an encrypted entry's name; no model file has such a name
 
 
+class MappedEntry(mmap.mmap):
+    """A mapped file of the cache: private memory, so that changes do not reach the file."""
+
+    @property
+    def length(self) -> int:
+        """Length of the content, without the digest."""
+        return len(self) - _DIGEST_BYTES
+
+    def release_memory(self) -> None:
+        """See system.allocator.Holder: the kernel reads the pages again when they are used. Undoes changes."""
+        self.madvise(mmap.MADV_DONTNEED)
+
+
 class ModelCache:
     """A cache folder, made when it is first written to; with folder None, nothing is cached. `key` encrypts entries."""
 
     def __init__(self, folder: Path | None, key: ModelKey | None = None) -> None:
         self._folder, self._key = folder, key
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the entries are encrypted, so that nothing readable may be written into the folder."""
+        return self._key is not None
 
     def find(self, name: str, key: str) -> bytes | None:
         """The content stored under a cache key; None if it is missing, damaged, or not written by this user."""
@@ -51,6 +70,29 @@ class ModelCache:
             return decrypt(content, _AUTHENTICATED_NAME + entry, self._key)
         except CannotDecrypt:
             return None
+
+    def map(self, name: str, key: str) -> MappedEntry | None:
+        """As `find`, but map the file, which stays readable when it is removed; None for encrypted entries."""
+        if self._folder is None or self.is_encrypted:
+            return None
+        try:
+            with (self._folder / self._entry_name(name, key)).open("rb") as opened:
+                if not _is_trusted(os.fstat(opened.fileno())):
+                    return None
+                entry = MappedEntry(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+        except (OSError, ValueError):
+            return None
+        with memoryview(entry) as data:
+            return entry if data[entry.length :] == _digest(data[: entry.length]) else None
+
+    @contextlib.contextmanager
+    def scratch_folder(self) -> Iterator[Path]:
+        """Yield a temporary folder in the cache, for files that a library makes. Raises OSError."""
+        if self._folder is None:
+            raise FileNotFoundError
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(_UNFINISHED_SUFFIX, dir=self._folder, ignore_cleanup_errors=True) as made:
+            yield Path(made)
 
     def store(self, name: str, key: str, content: bytes) -> None:
         """Store content under a cache key; does nothing if the folder is not writable."""
@@ -226,5 +268,5 @@ def _remove(entry: Path) -> None:
         entry.unlink(missing_ok=True)
 
 
-def _digest(content: bytes) -> bytes:
+def _digest(content: bytes | memoryview) -> bytes:
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -15,8 +16,8 @@ import numpy as np
 
 from ocrsvc.engines.model.version import ModelVersion
 from ocrsvc.engines.ppocr.pipeline.network_input import HALF, InputFormat
-from ocrsvc.engines.ppocr.runtime import openvino_session, providers
-from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
+from ocrsvc.engines.ppocr.runtime import openvino_model, openvino_session, providers
+from ocrsvc.engines.ppocr.runtime.model_cache import MappedEntry, ModelCache, cache_key
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, PRODUCT, RECOGNITION, ModelPart, tiny_part
 from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, Head, OpenVinoRecognizer, OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import (
@@ -224,22 +225,22 @@ def open_openvino(part: ModelPart, config: SessionConfig, cache: ModelCache) -> 
 
 
 def _open_sessions(part: ModelPart, config: SessionConfig, cache: ModelCache) -> list[OpenVinoSession]:
-    bodies = _compile(part, _prepared("", part, cache), config)
+    bodies = _compile(part, "", config, cache)
     if part.kind != RECOGNITION:
         return [OpenVinoSession(body, {}, config.arena_values, part.input_format) for body in bodies]
     # The model's properties are cached, because reading them would import the package onnx, which takes 10 MB.
     properties = json.loads(_prepared("metadata-", part, cache))
     if PRODUCT not in properties:
         return [OpenVinoSession(body, properties, 0, part.input_format) for body in bodies]
-    classifiers = _compile(part, _prepared(f"classifier-{STEPS}-", part, cache), config)
+    classifiers = _compile(part, f"classifier-{STEPS}-", config, cache)
     head = functools.cache(partial(_read_head, part.version, part.file))
     return [
         OpenVinoRecognizer(*both, properties, head, part.input_format) for both in zip(bodies, classifiers, strict=True)
     ]
 
 
-def _compile(part: ModelPart, prepared: bytes, config: SessionConfig) -> list[Any]:
-    """Read a model, and compile it once per session into an openvino.CompiledModel."""
+def _compile(part: ModelPart, kind: str, config: SessionConfig, cache: ModelCache) -> list[Any]:
+    """Read a model of `_prepare`, and compile it once per session into an openvino.CompiledModel."""
     has_bf16 = config.precision != "fp32" and openvino_session.computes_bf16()
     options = {
         "INFERENCE_PRECISION_HINT": "bf16" if has_bf16 else "f32",
@@ -249,11 +250,13 @@ def _compile(part: ModelPart, prepared: bytes, config: SessionConfig) -> list[An
         "ENABLE_CPU_PINNING": False,
         "CPU_RUNTIME_CACHE_CAPACITY": MAX_KERNELS[part.kind],
     }
-    core = openvino_session.core()
-    model = core.read_model(prepared, b"")
+    model, mapped = _read_network(kind, part, cache)
     if part.kind == DETECTION:
         model = _taking_pixels(model, part.input_format)
-    return [core.compile_model(model, "CPU", options) for _ in range(config.sessions)]
+    compiled = [openvino_session.core().compile_model(model, "CPU", options) for _ in range(config.sessions)]
+    for one in compiled:
+        one.weights = mapped  # OpenVINO refers to them without keeping them open
+    return compiled
 
 
 def _taking_pixels(model: Any, taken: InputFormat) -> Any:
@@ -272,21 +275,45 @@ def _taking_pixels(model: Any, taken: InputFormat) -> Any:
     return prepared.build()
 
 
-def _prepared(kind: str, part: ModelPart, cache: ModelCache) -> bytes:
-    """For OpenVINO, cached or made now: a model (`kind` "") without its classifier, the classifier, or properties."""
-    entry, key = f"openvino-{kind}{part.cache_name}", cache_key(part.shipped, preparation_code())
-    content = cache.find(entry, key)
-    if content is None:
-        from ocrsvc.engines.ppocr.runtime import prepare_model
+def _read_network(kind: str, part: ModelPart, cache: ModelCache) -> tuple[Any, MappedEntry | None]:
+    """Read a model of `_prepare` into an openvino.Model, and return its weights if they are mapped from the cache."""
+    if cache.is_encrypted:
+        return openvino_session.core().read_model(_prepared(kind, part, cache), b""), None
+    entry = _entry(kind, part)
+    if (mapped := cache.map(*entry)) is None:
+        prepared = _prepare(kind, part)
+        with contextlib.suppress(OSError), cache.scratch_folder() as folder:
+            cache.store(*entry, openvino_model.convert(prepared, folder))
+        if (mapped := cache.map(*entry)) is None:
+            return openvino_session.core().read_model(prepared, b""), None
+    return openvino_model.read_mapped(mapped), mapped
 
-        if not kind:
-            content = prepare_model.prepare(part, openvino=True)
-        elif kind.startswith("classifier"):
-            content = prepare_model.prepare_classifier(part, STEPS)
-        else:
-            content = prepare_model.prepare_properties(part)
-        cache.store(entry, key, content)
+
+def _prepared(kind: str, part: ModelPart, cache: ModelCache) -> bytes:
+    """What `_prepare` makes, cached or made now."""
+    entry = _entry(kind, part)
+    if (content := cache.find(*entry)) is None:
+        content = _prepare(kind, part)
+        cache.store(*entry, content)
     return content
+
+
+def _entry(kind: str, part: ModelPart) -> tuple[str, str]:
+    """Name and cache key of a model prepared for OpenVINO."""
+    from openvino import __version__
+
+    return f"openvino-{kind}{part.cache_name}", cache_key(part.shipped, preparation_code(), __version__.encode())
+
+
+def _prepare(kind: str, part: ModelPart) -> bytes:
+    """Prepare for OpenVINO a model (`kind` "") without its classifier, the classifier, or the model's properties."""
+    from ocrsvc.engines.ppocr.runtime import prepare_model
+
+    if not kind:
+        return prepare_model.prepare(part, openvino=True)
+    if kind.startswith("classifier"):
+        return prepare_model.prepare_classifier(part, STEPS)
+    return prepare_model.prepare_properties(part)
 
 
 def _read_head(version: ModelVersion, file: str) -> Head:
@@ -298,5 +325,6 @@ def _read_head(version: ModelVersion, file: str) -> Head:
 @functools.cache
 def preparation_code() -> bytes:
     """The source code that prepares models: a change of it must change the cache keys."""
-    files = ("graph/memory_layout", "graph/precision", "graph/rewrite", "runtime/prepare_model")
+    graph, runtime = ("memory_layout", "precision", "rewrite"), ("prepare_model", "openvino_model")
+    files = [f"graph/{name}" for name in graph] + [f"runtime/{name}" for name in runtime]
     return b"".join(Path(__file__).parents[1].joinpath(f"{name}.py").read_bytes() for name in files)

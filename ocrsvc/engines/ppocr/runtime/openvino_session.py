@@ -34,7 +34,9 @@ PROVIDER: Final = "OpenVINO"
 # Limit of the kernels that oneDNN caches for all sessions. The kernels of two line widths or one page size are enough,
 # because all sessions compile a new width one right after the other. With 500, ten page sizes took 33 MB more.
 _SHARED_KERNELS: Final = 150
-_TELEMETRY: Final = "openvino_telemetry"
+# Importing openvino imports these if they are installed. The first sends an event to Google Analytics and writes a file
+# to the home folder; the second loads converters and TensorFlow's frontend, which take 5 MB.
+_UNNEEDED: Final = ("openvino_telemetry", "openvino.tools.ovc")
 
 # Errors that OpenVINO raises. AttributeError is raised if an empty folder named openvino was imported.
 FAULTS: Final = (AttributeError, ImportError, OSError, RuntimeError)
@@ -63,9 +65,8 @@ def core() -> Any:
     map_large_blocks()
     # The library reads this once, when it is loaded; its default is 1,024.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_SHARED_KERNELS))
-    # If this package can be imported, importing openvino sends an event to Google Analytics and writes a file to the
-    # home folder.
-    sys.modules.setdefault(_TELEMETRY, None)  # type: ignore[arg-type]  # None makes its import fail
+    for name in _UNNEEDED:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None makes its import fail
     import openvino
 
     return openvino.Core()
