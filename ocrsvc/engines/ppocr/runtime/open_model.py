@@ -19,7 +19,7 @@ from ocrsvc.engines.ppocr.pipeline.network_input import HALF, InputFormat
 from ocrsvc.engines.ppocr.runtime import openvino_model, openvino_session, providers
 from ocrsvc.engines.ppocr.runtime.model_cache import MappedEntry, ModelCache, cache_key
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, PRODUCT, RECOGNITION, ModelPart, tiny_part
-from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, Head, OpenVinoRecognizer, OpenVinoSession
+from ocrsvc.engines.ppocr.runtime.openvino_session import STEPS, Classifier, Head, OpenVinoRecognizer, OpenVinoSession
 from ocrsvc.engines.ppocr.runtime.providers import (
     CPU,
     CUDA,
@@ -232,10 +232,13 @@ def _open_sessions(part: ModelPart, config: SessionConfig, cache: ModelCache) ->
     properties = json.loads(_prepared("metadata-", part, cache))
     if PRODUCT not in properties:
         return [OpenVinoSession(body, properties, 0, part.input_format) for body in bodies]
-    classifiers = _compile(part, f"classifier-{STEPS}-", config, cache)
+    # Two sessions share a classifier, which takes 10 MB: it computes for only a small part of a page's time.
+    shared = replace(config, sessions=(config.sessions + 1) // 2)
+    classifiers = [Classifier(one) for one in _compile(part, f"classifier-{STEPS}-", shared, cache)]
     head = functools.cache(partial(_read_head, part.version, part.file))
     return [
-        OpenVinoRecognizer(*both, properties, head, part.input_format) for both in zip(bodies, classifiers, strict=True)
+        OpenVinoRecognizer(body, classifiers[number // 2], properties, head, part.input_format)
+        for number, body in enumerate(bodies)
     ]
 
 

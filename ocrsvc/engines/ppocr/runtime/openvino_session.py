@@ -72,17 +72,39 @@ def core() -> Any:
     return openvino.Core()
 
 
-class OpenVinoSession(ModelRunner):
-    """One model under OpenVINO; runs of several threads take turns.
+class _Request:
+    """An openvino.InferRequest of an openvino.CompiledModel; runs of several threads take turns."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled, self._request = compiled, compiled.create_infer_request()
+        self._turn, self._release_requested = threading.Lock(), False
+        register_holder(self)
+
+    def release_memory(self) -> None:
+        """See system.allocator.Holder: free the memory now or, if a run is in progress, when it ends."""
+        self._release_requested = True
+        if self._turn.acquire(blocking=False):
+            try:
+                self._release()
+            finally:
+                self._turn.release()
+
+    def _release(self) -> None:
+        self._release_requested = False
+        self._compiled.release_memory()
+        # The request holds its last input, twice.
+        self._request = self._compiled.create_infer_request()
+
+
+class OpenVinoSession(_Request, ModelRunner):
+    """One model under OpenVINO.
 
     `compiled` is an openvino.CompiledModel for inputs of any size, floats or pixels. A run with more input values than
     `arena_values` frees its memory afterwards; other runs keep it for the next run, until `release_memory` is called.
     """
 
     def __init__(self, compiled: Any, metadata: dict[str, str], arena_values: int, taken: InputFormat = USUAL) -> None:
-        self._compiled, self._request = compiled, compiled.create_infer_request()
-        self._turn, self._release_requested = threading.Lock(), False
-        register_holder(self)
+        super().__init__(compiled)
         self.takes_pixels = any(entry.get_element_type().get_type_name() == "u8" for entry in compiled.inputs)
         self._outputs = [output.any_name for output in compiled.outputs]
         self._arena_values = arena_values
@@ -102,19 +124,6 @@ class OpenVinoSession(ModelRunner):
                 self._release()
         return results
 
-    def release_memory(self) -> None:
-        """See system.allocator.Holder: free the memory now or, if a run is in progress, when it ends."""
-        self._release_requested = True
-        if self._turn.acquire(blocking=False):
-            try:
-                self._release()
-            finally:
-                self._turn.release()
-
-    def _release(self) -> None:
-        self._release_requested = False
-        self._compiled.release_memory()
-
 
 Head = tuple[NDArray[np.float32], NDArray[np.float32]]
 ReadHead = Callable[[], Head]
@@ -124,19 +133,47 @@ STEPS: Final = 64  # steps per run of the classifier; their scores, 7 MB, about 
 _LOGITS: Final = "logits"
 
 
+class Classifier(_Request):
+    """The second model of a recognizer, an openvino.CompiledModel of `rewrite.make_classifier`, for STEPS steps."""
+
+    def choose(self, rows: Features, begins: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """(N,) best class per step (N, F); (N,) its probability at each character's first step, 0 at others."""
+        count = len(rows)
+        padded = -(-count // STEPS) * STEPS
+        features, flags = np.zeros((padded, rows.shape[1]), np.float32), np.zeros(padded, bool)
+        features[:count], flags[:count] = rows, begins
+        # The classifier runs over STEPS steps and does not see the one before: let the first step begin a character.
+        flags[::STEPS] = True
+        best, shares = np.empty(padded, np.int64), np.zeros(padded, np.float32)
+        with self._turn:
+            for start in range(0, padded, STEPS):
+                part = slice(start, start + STEPS)
+                self._request.infer((features[part], flags[part]), share_outputs=True)
+                best[part] = self._request.get_output_tensor(0).data
+                first = first_steps(best[part], flags[part])
+                shares[part][first] = self._request.get_output_tensor(1).data
+            if self._release_requested:
+                self._release()
+        return best[:count], shares[:count]
+
+
 class OpenVinoRecognizer(OpenVinoSession):
     """Both models of a recognizer in one session; `run` reads one line.
 
-    `body` is an openvino.CompiledModel of `rewrite.keep_features`, for lines of any width; `classifier` is one of
-    `rewrite.make_classifier`, for STEPS steps. `read_head` reads the classifier's weights, which `logits` needs.
+    `body` is an openvino.CompiledModel of `rewrite.keep_features`, for lines of any width; sessions may share
+    `classifier`. `read_head` reads the classifier's weights, which `logits` needs.
     """
 
     def __init__(
-        self, body: Any, classifier: Any, metadata: dict[str, str], read_head: ReadHead, taken: InputFormat = USUAL
+        self,
+        body: Any,
+        classifier: Classifier,
+        metadata: dict[str, str],
+        read_head: ReadHead,
+        taken: InputFormat = USUAL,
     ) -> None:
         super().__init__(body, metadata, 0, taken)
-        self._read_head = read_head
-        self._compiled_classifier, self._classifier = classifier, classifier.create_infer_request()
+        self._read_head, self._classifier = read_head, classifier
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """See ModelRunner; returns classes and probabilities, and logits if `outputs` names them."""
@@ -160,7 +197,7 @@ class OpenVinoRecognizer(OpenVinoSession):
         rows = np.concatenate(lines)
         begins = np.zeros(len(rows), bool)
         begins[starts] = True
-        best, shares = self._choose(rows, begins)
+        best, shares = self._classifier.choose(rows, begins)
         first = first_steps(best, begins)
         ends = starts + lengths
         inside = zip(np.searchsorted(first, starts), np.searchsorted(first, ends), strict=True)
@@ -168,30 +205,6 @@ class OpenVinoRecognizer(OpenVinoSession):
             (best[start:end], shares[first[left:right]])
             for start, end, (left, right) in zip(starts, ends, inside, strict=True)
         ]
-
-    def _choose(self, rows: Features, begins: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """(N,) best class per step (N, F); (N,) its probability at each character's first step, 0 at others."""
-        count = len(rows)
-        padded = -(-count // STEPS) * STEPS
-        features, flags = np.zeros((padded, rows.shape[1]), np.float32), np.zeros(padded, bool)
-        features[:count], flags[:count] = rows, begins
-        # The classifier runs over STEPS steps and does not see the one before: let the first step begin a character.
-        flags[::STEPS] = True
-        best, shares = np.empty(padded, np.int64), np.zeros(padded, np.float32)
-        with self._turn:
-            for start in range(0, padded, STEPS):
-                part = slice(start, start + STEPS)
-                self._classifier.infer((features[part], flags[part]), share_outputs=True)
-                best[part] = self._classifier.get_output_tensor(0).data
-                first = first_steps(best[part], flags[part])
-                shares[part][first] = self._classifier.get_output_tensor(1).data
-            if self._release_requested:
-                self._release()
-        return best[:count], shares[:count]
-
-    def _release(self) -> None:
-        super()._release()
-        self._compiled_classifier.release_memory()
 
 
 def first_steps(best: NDArray[np.int64], begins: NDArray[np.bool_] | None = None) -> NDArray[np.intp]:
