@@ -17,7 +17,6 @@ from typing import Any, Final, Literal, get_args
 from urllib.parse import parse_qsl
 
 import orjson
-from werkzeug.datastructures import Authorization
 
 LOGGER: Final = logging.getLogger("ocrsvc.access")
 
@@ -220,6 +219,9 @@ def no_credentials(_request: KeyRequest) -> str:
 
 def credential_of(authorization: str, *others: str) -> Credential:
     """The key in `Authorization` (Bearer, token, Basic with it as password), else the first non-blank of `others`."""
+    # The arbiter imports this file but checks no key: werkzeug takes 2 MB.
+    from werkzeug.datastructures import Authorization
+
     header = Authorization.from_header(authorization.strip())
     # The user name, as in `curl -u KEY:`, if the password is empty.
     basic = header is not None and header.type == "basic" and (header.password or header.username)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, TypeVar
 
 from flask import Blueprint, Response
 from flask.typing import ResponseReturnValue
@@ -17,7 +17,6 @@ from ocrsvc.connections.fetching import FetchedFile
 from ocrsvc.errors import BadOption, CallerError, OcrsvcError
 from ocrsvc.formats.boxes import Boxed, to_boxes, to_scores, whole
 from ocrsvc.grpc_server.method import Methods
-from ocrsvc.grpc_server.protobuf import Messages
 from ocrsvc.http.error_responses import failure_of
 from ocrsvc.http.field_values import as_text, shown
 from ocrsvc.http.request import request
@@ -32,6 +31,10 @@ from ocrsvc.pipeline.read import Reader
 from ocrsvc.results import Check, Page, Reading, ReadOptions
 from ocrsvc.serving.memory_budget import Share
 from ocrsvc.settings.settings import Settings
+
+if TYPE_CHECKING:
+    # Imports protobuf, which takes 2 MB.
+    from ocrsvc.grpc_server.protobuf import Messages
 
 T = TypeVar("T")
 
@@ -73,7 +76,7 @@ class GrpcService:
     """The gRPC services of an adapter: their .proto files, and the function that makes their methods."""
 
     files: tuple[str, ...]
-    make: Callable[[Messages, OcrModel], Methods]
+    make: "Callable[[Messages, OcrModel], Methods]"
 
 
 def make_blueprint(

@@ -1,23 +1,27 @@
 """Reads the header of a GIF or TIFF, and decodes its first frame or page with Pillow.
 
-Uses Pillow's plugin classes directly: `PIL.Image.open` has a process-wide pixel limit and tries all formats.
+Uses Pillow's plugin classes directly: `PIL.Image.open` has a process-wide pixel limit and tries all formats. Pillow
+takes 3 MB, so it is imported with the first such file.
 """
+
+from __future__ import annotations
 
 import io
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL.GifImagePlugin import GifImageFile
-from PIL.Image import DecompressionBombError, DecompressionBombWarning
-from PIL.Image import Image as PillowImage
-from PIL.TiffImagePlugin import TiffImageFile
 
 from ocrsvc.errors import ImageTooLarge
 from ocrsvc.imaging.codecs.encoded_image import EncodedImage, Samples, bands, broken, stretch
 from ocrsvc.imaging.codecs.tiff_directories import begin_with
 from ocrsvc.results import Check
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
+    from PIL.TiffImagePlugin import TiffImageFile
 
 PHOTOMETRIC, ORIENTATION, TILE_WIDTH, TILE_LENGTH = 262, 274, 322, 323
 WHITE_IS_ZERO = 0
@@ -30,6 +34,8 @@ PARSER_FAILURES = (*_BY_VALUE, *_BY_STATE)
 
 def open_gif(raw: bytes) -> EncodedImage:
     """Read the blocks up to the first frame. Raises BrokenImage, ImageTooLarge."""
+    from PIL.GifImagePlugin import GifImageFile
+
     with _failures_translated("GIF"):
         width, height = GifImageFile(io.BytesIO(raw)).size
 
@@ -45,6 +51,7 @@ def open_tiff(raw: bytes, page: int | None = None) -> EncodedImage:
 
     Raises BrokenImage, ImageTooLarge.
     """
+    from PIL.TiffImagePlugin import TiffImageFile
 
     def open_image() -> TiffImageFile:
         return TiffImageFile(io.BytesIO(raw if page is None else begin_with(raw, page)))
@@ -86,6 +93,8 @@ def _bytes_per_pixel(image: TiffImageFile) -> int:
 
 @contextmanager
 def _failures_translated(name: str) -> Iterator[None]:
+    from PIL.Image import DecompressionBombError, DecompressionBombWarning
+
     try:
         yield
     except (DecompressionBombError, DecompressionBombWarning) as cause:
