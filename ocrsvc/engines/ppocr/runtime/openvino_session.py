@@ -77,6 +77,7 @@ class _Request:
 
     def __init__(self, compiled: Any) -> None:
         self._compiled, self._request = compiled, compiled.create_infer_request()
+        self._given: Any = None  # the openvino.Tensor of the last run's input, to which the request refers
         self._turn, self._release_requested = threading.Lock(), False
         register_holder(self)
 
@@ -92,8 +93,8 @@ class _Request:
     def _release(self) -> None:
         self._release_requested = False
         self._compiled.release_memory()
-        # The request holds its last input, twice.
-        self._request = self._compiled.create_infer_request()
+        # A new request refers to no input.
+        self._request, self._given = self._compiled.create_infer_request(), None
 
 
 class OpenVinoSession(_Request, ModelRunner):
@@ -115,10 +116,14 @@ class OpenVinoSession(_Request, ModelRunner):
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """See ModelRunner; returns copies of the results."""
-        # Copy input and outputs: OpenVINO's threads would need the GIL to release arrays shared with Python.
+        from openvino import Tensor
+
         with self._turn:
-            # For a list instead of a tuple, OpenVINO raises and catches an exception, which takes 30 µs.
-            self._request.infer((array,), share_outputs=True)
+            # Shared, because the request and the graph would each keep a copy; held until the request has another one.
+            given = Tensor(np.require(array, requirements=("C", "W")), shared_memory=True)
+            self._request.set_input_tensor(given)
+            self._given = given
+            self._request.infer()
             results = [np.array(self._request.get_tensor(name).data) for name in outputs or self._outputs]
             if self._release_requested or 0 < self._arena_values < array.size:
                 self._release()
