@@ -148,7 +148,7 @@ class CandidateDoubles:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, found: object, read: object) -> None:
         self.found, self.read = (
             {FP32: [LINE, LINE + 500], BF16: found},
-            {FP32: SINGLE, INT8: read, BF16: SINGLE, TINY_FIRST: SINGLE},
+            {FP32: SINGLE, BF16: read, TINY_FIRST: SINGLE},
         )
         monkeypatch.setattr(runtime_proof, "open_model", self.open)
         monkeypatch.setattr(runtime_proof, "open_tiny_first", lambda *_opened: TINY_FIRST)

@@ -126,8 +126,8 @@ def prove_runtimes(
 
 def candidates(kind: Kind, provider: Provider) -> list[Runtime]:
     """The runtimes to compare for a kind of model, fp32 first, if the settings do not choose one."""
-    in_onnx_runtime = [FP32, INT8] if kind == RECOGNITION else [FP32]
-    return in_onnx_runtime + ([BF16] if provider == "auto" and openvino_session.computes_bf16() else [])
+    in_openvino = [BF16] if provider == "auto" and openvino_session.computes_bf16() else []
+    return [FP32, *in_openvino, *([INT8] if kind == RECOGNITION else [])]
 
 
 def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -> dict[Runtime, ModelRunner]:
@@ -135,16 +135,17 @@ def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -
     opened: dict[Runtime, ModelRunner] = {}
     refusals: tuple[type[Exception], ...] = (EngineUnavailable, *session_errors())
     for runtime in candidates(part.kind, config.provider):
+        if TINY_FIRST in opened and runtime == INT8:
+            continue  # bf16 takes as long as int8, and less with the tiny recognizer
         candidate_config = replace(config, provider=runtime.provider, precision=runtime.precision)
         try:
             opened[runtime] = open_model(part, candidate_config, cache)
+            if runtime == BF16 and part.kind == RECOGNITION and part.version.is_built_in:
+                opened[TINY_FIRST] = open_tiny_first(opened[BF16], candidate_config, cache)
         except refusals as error:
             if not opened:
                 raise
             LOG.warning("%s cannot open %s and is not tried: %s", runtime, part.file, error)
-    if BF16 in opened and part.kind == RECOGNITION and part.version.is_built_in:
-        in_bf16 = replace(config, provider=BF16.provider, precision=BF16.precision)
-        opened[TINY_FIRST] = open_tiny_first(opened[BF16], in_bf16, cache)
     return opened
 
 
