@@ -151,9 +151,11 @@ class Classifier(_Request):
         flags[::STEPS] = True
         best, shares = np.empty(padded, np.int64), np.zeros(padded, np.float32)
         with self._turn:
+            given = [self._request.get_input_tensor(index).data for index in range(2)]
             for start in range(0, padded, STEPS):
                 part = slice(start, start + STEPS)
-                self._request.infer((features[part], flags[part]), share_outputs=True)
+                given[0][:], given[1][:] = features[part], flags[part]
+                self._request.infer(share_outputs=True)
                 best[part] = self._request.get_output_tensor(0).data
                 first = first_steps(best[part], flags[part])
                 shares[part][first] = self._request.get_output_tensor(1).data
