@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ocrsvc.engines.line_recognizer import Path
 from ocrsvc.engines.ppocr.pipeline.cascade import CascadeRecognizer, is_trusted
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import LineImage, RecognizerOutput
 from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer, Script
@@ -13,18 +14,30 @@ from ocrsvc.results import Decoder, ReadOptions
 
 
 @pytest.mark.parametrize(
-    ("text", "confidence", "trusted"),
+    ("text", "visible", "space", "gap_px", "trusted"),
     [
-        ("Sats. only", 0.975, True),
-        ("Sats. only", 0.97, False),
-        ("14A", 0.999, False),  # the image may show "14 A"
-        ("RM0.60", 0.999, False),
-        ("共14条", 0.999, True),  # spaces next to Chinese are decided once per page
-        ("", 0.0, False),
+        ("Sats. only", 0.975, 0.9, 0, True),
+        ("Sats. only", 0.97, 0.99, 12, False),
+        ("Sats. only", 0.99, 0.5, 12, True),
+        ("Sat s.only", 0.99, 0.5, 4, False),
+        ("14A", 0.999, 0.9, 0, False),  # the image may show "14 A"
+        ("RM0.60", 0.999, 0.9, 0, False),
+        ("共14条", 0.999, 0.9, 0, True),  # spaces next to Chinese are decided once per page
+        ("", 0.0, 0.0, 0, False),
+        (" ", 0.0, 0.999, 12, False),
     ],
 )
-def test_a_confident_line_without_a_digit_beside_a_letter_is_kept(text: str, confidence: float, trusted: bool) -> None:
-    assert is_trusted(text, confidence) is trusted
+def test_confident_characters_and_visible_spaces_are_kept(
+    text: str, visible: float, space: float, gap_px: int, trusted: bool
+) -> None:
+    steps, crop = np.arange(len(text), dtype=np.intp), np.full((48, 16 * len(text)), 255, np.uint8)
+    crop[10:38] = 0
+    crop[:, ::8] = 255  # a row of ink without gaps would be a ruled line
+    for step in [index for index, character in enumerate(text) if character.isspace()]:
+        crop[:, 16 * step : 16 * step + gap_px] = 255
+    probabilities = np.array([space if character.isspace() else visible for character in text])
+    path = Path(list(text), steps, steps, len(text), 0.0, probabilities)
+    assert is_trusted(path, lambda: crop) is trusted
 
 
 class Runner:

@@ -41,7 +41,7 @@ def measure_gaps(path: Path, get_crop: Callable[[], Pixels]) -> ScriptGaps | Non
     blank = blank_columns(get_crop())
     pixels_a_step = len(blank) / path.steps
     middles = (path.first + path.last + 1)[inked] / 2 * pixels_a_step
-    widths = _longest_runs(blank, middles.astype(np.intp))
+    widths = longest_runs(blank, middles.astype(np.intp))
     if not widths.any():
         return None
     chinese = (scripts[:-1] == _CHINESE) & (scripts[1:] == _CHINESE)
@@ -82,7 +82,7 @@ def _script(character: str) -> int:
     return _LATIN if character < "\u0530" and character.isalnum() else _OTHER
 
 
-def _longest_runs(blank: NDArray[np.bool_], bounds: NDArray[np.intp]) -> NDArray[np.float32]:
+def longest_runs(blank: NDArray[np.bool_], bounds: NDArray[np.intp]) -> NDArray[np.float32]:
     """(N - 1,) lengths of the longest run of blank columns between each two consecutive bounds; `blank` is (w,)."""
     bounds = np.maximum.accumulate(np.clip(bounds, 0, len(blank) - 1))
     columns = np.arange(len(blank))
