@@ -30,7 +30,7 @@ ANSWER_LIMIT_S = 5.0
 
 
 MAX_GROWTH_MB = 50.0
-REST_S = 3.0
+REST_S = 7.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from bench.service import ROOT, Service, ask, started
 GOAL_RATIO = 1.1
 PAGE_LIMIT_S = 600.0
 RETRY_S = 0.2
-REST_S = 4.0
+REST_S = 8.0
 ENVIRONMENT = {"OCRSVC_ENGINE": "ppocr", "OCRSVC_DEVICE": "cpu", "OCRSVC_DEADLINE_S": "600"}
 
 
