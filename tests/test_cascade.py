@@ -1,6 +1,7 @@
 """The recognizer cascade: which texts of the tiny recognizer are kept, and which lines the small one rereads."""
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,17 @@ def test_the_careful_recognizer_reads_narrow_and_uncertain_lines(sure: float, ex
     found = both.read_line_images([LineImage(np.full((48, width), 255, np.uint8)) for width in (80, 160, 320)])
     assert "".join(line.text for line in found) == expected
     assert (quick.widths, careful.widths) == ([320, 160], left)
+
+
+def test_a_kept_line_has_the_confidence_of_its_visible_characters() -> None:
+    output = RecognizerOutput(np.array([1, 2, 1]), np.array([0.98, 0.5, 0.98], np.float32))
+    runner: Any = SimpleNamespace(map=lambda decode, lines, *_more: [decode(output) for _ in lines])
+    crop = np.tile(np.array([0] * 7 + [255], np.uint8), (48, 20))
+    crop[:10], crop[38:], crop[:, 55:105] = 255, 255, 255
+    tiny = Recognizer(runner, ["", "q", " "])
+    [found] = CascadeRecognizer(runner, ["", "s", " "], quick=tiny).read_line_images([LineImage(crop)])
+    assert found.text == "q q"
+    assert found.confidence == pytest.approx(0.98)
 
 
 @pytest.mark.parametrize(
