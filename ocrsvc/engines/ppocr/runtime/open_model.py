@@ -9,6 +9,7 @@ import logging
 import os
 from dataclasses import replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -285,7 +286,7 @@ def _read_network(kind: str, part: ModelPart, cache: ModelCache) -> tuple[Any, M
     entry = _entry(kind, part)
     if (mapped := cache.map(*entry)) is None:
         prepared = _prepare(kind, part)
-        with contextlib.suppress(OSError), cache.scratch_folder() as folder:
+        with contextlib.suppress(OSError, RuntimeError), cache.scratch_folder() as folder:
             cache.store(*entry, openvino_model.convert(prepared, folder))
         if (mapped := cache.map(*entry)) is None:
             return openvino_session.core().read_model(prepared, b""), None
@@ -303,9 +304,8 @@ def _prepared(kind: str, part: ModelPart, cache: ModelCache) -> bytes:
 
 def _entry(kind: str, part: ModelPart) -> tuple[str, str]:
     """Name and cache key of a model prepared for OpenVINO."""
-    from openvino import __version__
-
-    return f"openvino-{kind}{part.cache_name}", cache_key(part.shipped, preparation_code(), __version__.encode())
+    version = metadata.version("openvino")  # openvino must not be imported before `openvino_session.core` configures it
+    return f"openvino-{kind}{part.cache_name}", cache_key(part.shipped, preparation_code(), version.encode())
 
 
 def _prepare(kind: str, part: ModelPart) -> bytes:

@@ -1,7 +1,7 @@
 """OpenVINO's own model format in one file: the weights, the graph as XML, and its length.
 
-A compiled model keeps its weights in single precision too, 35 MB for all models, but hardly reads them again. Of a
-mapped file the kernel can drop them.
+A compiled model keeps its weights in single precision too, 33 MB for all models, but hardly reads them again. The
+kernel can drop pages of a mapped file.
 """
 
 from pathlib import Path
@@ -22,6 +22,7 @@ def convert(onnx_model: bytes, folder: Path) -> bytes:
 
     graph, weights = folder / "model.xml", folder / "model.bin"
     serialize(core().read_model(onnx_model, b""), graph, weights)
+    core().read_model(graph, weights)  # raises RuntimeError if a full disk cut the files off
     xml = graph.read_bytes()
     return weights.read_bytes() + xml + len(xml).to_bytes(_LENGTH_BYTES, "little")
 
