@@ -30,7 +30,7 @@ from bench.service import Service, ask, form_with_file, started
 GOAL_SHARE = 0.02
 CLIENTS = 20
 WARM_UP_SHARE = 0.1
-# An engine thread releases free memory after a second without work.
+# An engine thread releases free memory after five seconds without work.
 REST_S = 7.0
 MIN_ROUNDS = 4
 _SIZES_PX = (480, 700, 1100)

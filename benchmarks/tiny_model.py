@@ -5,7 +5,7 @@
 
 The wheel has PaddlePaddle's PP-OCRv6_tiny_rec (Apache-2.0) as an ONNX graph. This program adds its dictionary as a
 property, and SPACE_BIAS to the score of the space. The model misses more spaces than the small one; with the bias a
-doubtful gap becomes an unsure space, which lowers the line's confidence, so that the small model reads the line.
+doubtful gap becomes an unsure space, whose width the cascade measures.
 """
 
 from __future__ import annotations

@@ -142,7 +142,9 @@ def _entry(parts: Parts) -> str:
 
 def _key(parts: Parts, provider: Provider) -> str:
     """Cache key of everything that a choice depends on: models, preparation, versions, CPU and reference page."""
-    versions = f"{__version__} {[metadata.version(name) for name in _RUNTIMES if is_installed(name)]} {provider}"
+    versions = (
+        f"{__version__} { {name: metadata.version(name) for name in _RUNTIMES if is_installed(name)} } {provider}"
+    )
     input_formats = str([part.input_format for part in parts]).encode()
     shipped = [part.shipped for part in parts]
     if parts[1].version.is_built_in:

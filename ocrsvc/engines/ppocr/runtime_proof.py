@@ -124,24 +124,25 @@ def prove_runtimes(
     return proofs
 
 
-def candidates(kind: Kind, provider: Provider) -> list[Runtime]:
-    """The runtimes to compare for a kind of model, fp32 first, if the settings do not choose one."""
+def candidates(part: ModelPart, provider: Provider) -> list[Runtime]:
+    """The runtimes to compare for a model, fp32 first, if the settings do not choose one."""
     in_openvino = [BF16] if provider == "auto" and openvino_session.computes_bf16() else []
-    return [FP32, *in_openvino, *([INT8] if kind == RECOGNITION else [])]
+    if part.kind == DETECTION:
+        return [FP32, *in_openvino]
+    return [FP32, *in_openvino, *([TINY_FIRST] if in_openvino and part.version.is_built_in else []), INT8]
 
 
 def open_candidates(part: ModelPart, config: SessionConfig, cache: ModelCache) -> dict[Runtime, ModelRunner]:
     """Open the model in fp32 and in each other runtime. Raises if fp32 fails; other failures are only logged."""
     opened: dict[Runtime, ModelRunner] = {}
     refusals: tuple[type[Exception], ...] = (EngineUnavailable, *session_errors())
-    for runtime in candidates(part.kind, config.provider):
-        if TINY_FIRST in opened and runtime == INT8:
-            continue  # bf16 takes as long as int8, and less with the tiny recognizer
+    for runtime in candidates(part, config.provider):
+        if runtime == INT8 and TINY_FIRST in opened:
+            continue  # int8 takes about as long as bf16 (on an EPYC with AVX512-BF16), and tiny first less
         candidate_config = replace(config, provider=runtime.provider, precision=runtime.precision)
         try:
-            opened[runtime] = open_model(part, candidate_config, cache)
-            if runtime == BF16 and part.kind == RECOGNITION and part.version.is_built_in:
-                opened[TINY_FIRST] = open_tiny_first(opened[BF16], candidate_config, cache)
+            careful = opened.get(replace(runtime, tiny_first=False)) or open_model(part, candidate_config, cache)
+            opened[runtime] = open_tiny_first(careful, candidate_config, cache) if runtime.tiny_first else careful
         except refusals as error:
             if not opened:
                 raise

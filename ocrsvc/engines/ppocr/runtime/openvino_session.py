@@ -119,7 +119,7 @@ class OpenVinoSession(_Request, ModelRunner):
         from openvino import Tensor
 
         with self._turn:
-            # Shared, because the request and the graph would each keep a copy; held until the request has another one.
+            # Shared, because the request and the graph would each keep a copy; kept until there is another input.
             given = Tensor(np.require(array, requirements=("C", "W")), shared_memory=True)
             self._request.set_input_tensor(given)
             self._given = given

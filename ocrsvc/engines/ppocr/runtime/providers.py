@@ -75,7 +75,7 @@ class GpuConfig:
 def available_providers() -> Sequence[str]:
     """The providers of the installed ONNX Runtime. Raises EngineUnavailable if none is installed.
 
-    Does not import a build for CPUs, because that takes 18 MB, which a worker does not need under OpenVINO.
+    Does not import a build for CPUs, because that takes memory, which a worker does not need under OpenVINO.
     """
     spec = importlib.util.find_spec(_ONNX_RUNTIME)
     if spec is None or spec.origin is None:

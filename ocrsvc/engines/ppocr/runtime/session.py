@@ -25,7 +25,7 @@ from ocrsvc.engines.ppocr.runtime.providers import CPU, Device, GpuConfig, Preci
 from ocrsvc.errors import EngineFailed, EngineUnavailable
 
 if TYPE_CHECKING:
-    # Imported only where it is used, because it takes 18 MB, which OpenVINO's sessions do not need.
+    # Imported only where it is used, because it takes memory, which OpenVINO's sessions do not need.
     import onnxruntime as ort
 
 
@@ -180,6 +180,8 @@ class Session(ModelRunner):
     def __init__(
         self, parts: Sequence[ProfileSession], config: SessionConfig, gpu: GpuContext | None = None, *, precision: str
     ) -> None:
+        import onnxruntime as ort
+
         first, _ = parts[0]
         self._parts, self.gpu = tuple(parts), gpu
         self._input = first.get_inputs()[0].name
@@ -190,8 +192,6 @@ class Session(ModelRunner):
         self.input_format = config.input_format
         self.metadata: dict[str, str] = first.get_modelmeta().custom_metadata_map
         self._arena_values = config.arena_values if self.device == "cpu" else config.gpu.arena_values
-        import onnxruntime as ort
-
         self._shrinking = ort.RunOptions()
         memory = "cpu:0" if self.device == "cpu" else "gpu:0"
         self._shrinking.add_run_config_entry("memory.enable_memory_arena_shrinkage", memory)
