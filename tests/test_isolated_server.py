@@ -62,7 +62,7 @@ def test_only_children_load_models() -> None:
         [fork_server] = children_of(worker)
         [child] = children_of(fork_server)
         maps = {pid: Path(f"/proc/{pid}/maps").read_text() for pid in (worker, fork_server, child)}
-        assert ["onnxruntime" in text for text in maps.values()] == [False, False, True]
+        assert ["onnxruntime" in text or "libopenvino" in text for text in maps.values()] == [False, False, True]
         assert requests.get(f"{server.url}/version", timeout=ANSWER_S).json()["engine"]["name"] == "ppocr"
 
 
