@@ -15,7 +15,7 @@ from ocrsvc.results import Decoder, ReadOptions
 
 
 @pytest.mark.parametrize(
-    ("text", "visible", "space", "gap_px", "trusted"),
+    ("text", "sure", "space", "gap_px", "trusted"),
     [
         ("Sats. only", 0.975, 0.9, 0, True),
         ("Sats. only", 0.97, 0.99, 12, False),
@@ -29,16 +29,16 @@ from ocrsvc.results import Decoder, ReadOptions
     ],
 )
 def test_confident_characters_and_visible_spaces_are_kept(
-    text: str, visible: float, space: float, gap_px: int, trusted: bool
+    text: str, sure: float, space: float, gap_px: int, trusted: bool
 ) -> None:
     steps, crop = np.arange(len(text), dtype=np.intp), np.full((48, 16 * len(text)), 255, np.uint8)
     crop[10:38] = 0
     crop[:, ::8] = 255  # a row of ink without gaps would be a ruled line
-    for step in [index for index, character in enumerate(text) if character.isspace()]:
+    for step in np.flatnonzero(~(visible := np.array([not character.isspace() for character in text], bool))):
         crop[:, 16 * step : 16 * step + gap_px] = 255
-    probabilities = np.array([space if character.isspace() else visible for character in text])
+    probabilities = np.array([space if character.isspace() else sure for character in text])
     path = Path(list(text), steps, steps, len(text), 0.0, probabilities)
-    assert is_trusted(path, lambda: crop) is trusted
+    assert is_trusted(path, visible, lambda: crop) is trusted
 
 
 class Runner:

@@ -18,7 +18,7 @@ from ocrsvc.serving.batcher import run_each_on_failure
 from ocrsvc.serving.request_guard import waiting
 from ocrsvc.serving.work_queue import CLIENT_CHECK_S, J, NeverStarted, WorkQueue, client_gone, deadline_passed
 
-IDLE_S = 5.0
+IDLE_S = 5.0  # after 1 s, pages that come one at a time would page in again what was just freed
 # A thread that still runs a job this long after its deadline is stuck; engines check deadlines only between lines.
 STUCK_S = 5.0
 

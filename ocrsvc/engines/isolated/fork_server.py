@@ -50,7 +50,7 @@ LOG: Final = logging.getLogger("ocrsvc.isolation")
 _FIRST_BYTES: Final = 1 << 17
 _SPAWN_FDS: Final = 2
 _FAILED: Final = 70
-_IDLE_S: Final = 5.0
+_IDLE_S: Final = 5.0  # as in serving/executor.py
 _GPU_EVERY_S: Final = 1.0
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ocrsvc.engines.line_recognizer import LineText, Path
 from ocrsvc.engines.ppocr.pipeline.network_input import at_usual_height
@@ -23,22 +24,16 @@ MIN_GAP_PX: Final = 11  # width of the gap at any other space, in the line's cro
 _DIGIT_BESIDE_LETTER: Final = re.compile(r"[0-9][A-Za-z]|[A-Za-z][0-9]")
 
 
-def visible_confidence(path: Path) -> float:
-    """The mean probability of the characters that are not spaces, from 0 to 1; 0 if there are none."""
-    visible = [not character.isspace() for character in path.characters]
-    return float(path.probabilities[visible].mean()) if any(visible) else 0.0
-
-
-def is_trusted(path: Path, get_crop: Callable[[], Pixels]) -> bool:
+def is_trusted(path: Path, visible: NDArray[np.bool_], get_crop: Callable[[], Pixels]) -> bool:
     """Whether the quick recognizer's text of a line is kept.
 
-    `get_crop` returns the line's (48, w[, 3]) crop; it is called only if the text has spaces that may be wrong.
+    `visible` (N,) tells which of the N characters are not spaces. `get_crop` returns the line's (48, w[, 3]) crop; it
+    is called only if the text has spaces that may be wrong.
     """
-    if visible_confidence(path) < TRUSTED:
+    if not visible.any() or path.probabilities[visible].mean() < TRUSTED:
         return False
     if _DIGIT_BESIDE_LETTER.search("".join(path.characters)) is not None:
         return False
-    visible = np.array([not character.isspace() for character in path.characters])
     doubtful = np.flatnonzero(~visible & (path.probabilities < SURE_SPACE))
     if not len(doubtful):
         return True
@@ -60,19 +55,20 @@ class CascadeRecognizer(Recognizer):
         """See Recognizer. A line's text depends on that line alone."""
         wide = [index for index, image in enumerate(line_images) if image.width >= MIN_WIDTH_PX]
         read = zip(wide, self.quick.read_line_images([line_images[index] for index in wide], check), strict=True)
-        texts = {index: _without_spaces(text) for index, text in read if _is_kept(text, line_images[index])}
+        kept = ((index, _if_trusted(text, line_images[index])) for index, text in read)
+        texts = {index: text for index, text in kept if text is not None}
         left = [index for index in range(len(line_images)) if index not in texts]
         careful = super().read_line_images([line_images[index] for index in left], check)
         texts.update(zip(left, careful, strict=True))
         return [texts[index] for index in range(len(line_images))]
 
 
-def _is_kept(text: LineText, line_image: LineImage) -> bool:
-    return text.path is not None and is_trusted(text.path, lambda: at_usual_height(line_image.pixels()))
-
-
-def _without_spaces(text: LineText) -> LineText:
-    """The text with the confidence of its visible characters, for which it was kept."""
-    assert text.path is not None, "kept texts have paths"
-    confidence = visible_confidence(text.path)
-    return replace(text, confidence=confidence, path=replace(text.path, confidence=confidence))
+def _if_trusted(text: LineText, line_image: LineImage) -> LineText | None:
+    """The text with the confidence of its visible characters, for which it is kept; None if it is not trusted."""
+    path = text.path
+    assert path is not None, "a Recognizer's texts have paths"
+    visible = np.array([not character.isspace() for character in path.characters], bool)
+    if not is_trusted(path, visible, lambda: at_usual_height(line_image.pixels())):
+        return None
+    confidence = float(path.probabilities[visible].mean())
+    return replace(text, confidence=confidence, path=replace(path, confidence=confidence))
