@@ -23,6 +23,7 @@ Everything runs in this process on one thread; times are processor seconds.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import tempfile
@@ -38,7 +39,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-import onnx
 from bench.corpus import ALL, TUNING, Corpus
 from bench.machine import print_machine
 from bench.results import write_result
@@ -55,6 +55,7 @@ from ocrsvc.engines.open_engine import open_engine_in_process
 from ocrsvc.engines.ppocr.engine import PageHandle, PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.recognizer import SURE
 from ocrsvc.engines.ppocr.runtime.model_parts import read_dictionary, read_parts
+from ocrsvc.engines.ppocr.runtime.prepare_model import prepare_properties
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.models.importers.dictionaries import languages_of, letters_of_languages
 from ocrsvc.models.importers.find_model import find_model
@@ -175,8 +176,7 @@ def _letters(args: argparse.Namespace) -> dict[str, Any]:
 def _characters(model: ModelVersion) -> list[str]:
     """The dictionary of the model's first recognizer."""
     part = next(iter(read_parts(model).recognition.values()))
-    metadata = {entry.key: entry.value for entry in onnx.load_from_string(part.shipped).metadata_props}
-    return read_dictionary(part, metadata)
+    return read_dictionary(part, json.loads(prepare_properties(part)))
 
 
 def _letters_read(handle: PageHandle, language: str, lines: Sequence[str]) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from ocrsvc.engines.ppocr.runtime.model_cache import MappedEntry
-from ocrsvc.engines.ppocr.runtime.openvino_session import core
+from ocrsvc.engines.ppocr.runtime.openvino_session import core, library
 from ocrsvc.system.allocator import register_holder
 
 _LENGTH_BYTES: Final = 8
@@ -18,10 +18,8 @@ _LENGTH_BYTES: Final = 8
 
 def convert(onnx_model: bytes, folder: Path) -> bytes:
     """Convert an ONNX model; OpenVINO writes it into files of an empty folder. Raises OSError, RuntimeError."""
-    from openvino import serialize
-
     graph, weights = folder / "model.xml", folder / "model.bin"
-    serialize(core().read_model(onnx_model, b""), graph, weights)
+    library().serialize(core().read_model(onnx_model, b""), graph, weights)
     core().read_model(graph, weights)  # raises RuntimeError if a full disk cut the files off
     xml = graph.read_bytes()
     return weights.read_bytes() + xml + len(xml).to_bytes(_LENGTH_BYTES, "little")
@@ -29,11 +27,9 @@ def convert(onnx_model: bytes, folder: Path) -> bytes:
 
 def read_mapped(entry: MappedEntry) -> Any:
     """Read a converted model into an openvino.Model, which needs `entry` to stay open."""
-    from openvino import Tensor
-
     content = np.frombuffer(memoryview(entry)[: entry.length], np.uint8)
     length = int.from_bytes(content[-_LENGTH_BYTES:].tobytes(), "little")
     start = len(content) - _LENGTH_BYTES - length
     xml = content[start:-_LENGTH_BYTES].tobytes().decode()
     register_holder(entry)
-    return core().read_model(xml, Tensor(content[:start], shared_memory=True))
+    return core().read_model(xml, library().Tensor(content[:start], shared_memory=True))

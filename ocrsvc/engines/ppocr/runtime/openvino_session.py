@@ -11,6 +11,7 @@ steps is fixed, so its kernels are compiled once. A step's class depends on its 
 OpenVINO starts threads when it is imported, so it is imported only here, after the fork.
 """
 
+import importlib
 import importlib.util
 import logging
 import os
@@ -60,16 +61,20 @@ def computes_bf16() -> bool:
 
 
 @cache
-def core() -> Any:
-    """OpenVINO's Core; the first call imports and configures the library."""
+def library() -> Any:
+    """The module openvino; it must be imported only here, because the first call configures it."""
     map_large_blocks()
     # The library reads this once, when it is loaded; its default is 1,024.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_SHARED_KERNELS))
     for name in _UNNEEDED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None makes its import fail
-    import openvino
+    return importlib.import_module("openvino")
 
-    return openvino.Core()
+
+@cache
+def core() -> Any:
+    """OpenVINO's Core."""
+    return library().Core()
 
 
 class _Request:
@@ -116,11 +121,9 @@ class OpenVinoSession(_Request, ModelRunner):
 
     def run(self, array: Any, outputs: Sequence[str] | None = None) -> list[Any]:
         """See ModelRunner; returns copies of the results."""
-        from openvino import Tensor
-
         with self._turn:
             # Shared, because the request and the graph would each keep a copy; kept until there is another input.
-            given = Tensor(np.require(array, requirements=("C", "W")), shared_memory=True)
+            given = library().Tensor(np.require(array, requirements=("C", "W")), shared_memory=True)
             self._request.set_input_tensor(given)
             self._given = given
             self._request.infer()
