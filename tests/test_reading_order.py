@@ -228,6 +228,12 @@ def test_a_table_without_outer_rules_at_its_sides_is_read_cell_by_cell() -> None
     assert_in_order(lines, inner)
 
 
+def test_text_beside_narrow_rows_of_numbers_is_a_column() -> None:
+    table = [(x, 22.0 * row, x + 60, 22.0 * row + 20) for row in range(40) for x in (20.0, 120.0, 220.0)]
+    text = [(400.0, 27.5 * row, 580.0 + 80 * (row % 3), 27.5 * row + 20) for row in range(32)]
+    assert_in_order(table + text, rules_around([]), ["12.345"] * len(table) + ["several words here"] * len(text))
+
+
 def test_a_framed_note_in_a_column_is_read_in_its_place() -> None:
     left = [(0.0, 24.0 * row, 280.0, 24.0 * row + 20) for row in range(4)]
     note = (0.0, 110.0, 280.0, 190.0)

@@ -69,10 +69,6 @@ def picture(width: int = 60, height: int = 30, *, colour: bool = True) -> np.nda
     return noise.repeat(10, axis=0).repeat(10, axis=1).squeeze()
 
 
-def palette_png() -> bytes:
-    return saved(Image.fromarray(picture()).convert("P", palette=Image.Palette.ADAPTIVE, colors=7), "PNG", bits=4)
-
-
 def jpeg(pixels: np.ndarray, orientation: int = 1, mode: str = "RGB") -> bytes:
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -295,7 +291,7 @@ PICTURES = {
     "bmp": encoded(picture(), ".bmp"),
     "webp": encoded(picture(), ".webp", (cv2.IMWRITE_WEBP_QUALITY, 101)),
     "tiff": encoded(picture(colour=False) // 128 * 255, ".tif"),
-    "palette": palette_png(),
+    "palette": saved(Image.fromarray(picture()).convert("P", palette=Image.Palette.ADAPTIVE, colors=7), "PNG", bits=4),
 }
 
 

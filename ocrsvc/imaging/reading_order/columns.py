@@ -172,8 +172,7 @@ def parts_columns(lines: TextLines, gutter: Gutter) -> bool:
     # If all rows are level, they may be a table with long cells: then more lines must continue in the next.
     if flow(lines, *facing, least=WRAPPED if crooked else HALF):
         return True
-    words = all(_is_words(lines, side) for side in facing)
-    by_chance = crooked >= FEW_ROWS and level <= (CHANCE_OF_WORDS if words else CHANCE) * (level + crooked)
+    by_chance = crooked >= FEW_ROWS and level <= _level_by_chance(lines, *facing) * (level + crooked)
     if by_chance or (crooked > 1 and not level):
         return any(_is_column(lines, side) for side in facing)
     # Where many rows face nothing, such as labels far from their amounts, columns that look alike are so by chance.
@@ -200,9 +199,26 @@ def _levels(lines: TextLines, left: Indices, right: Indices) -> tuple[int, int]:
     fewer, more = sorted((left, right), key=len)
     size = np.minimum(lines.height[fewer], median(lines.height[more]))
     distance = _nearest(lines.middle[fewer], np.sort(lines.middle[more])) / size
-    numbers = any(lines.is_number[side].mean() > HALF for side in (left, right))
-    level = distance <= (LEVEL_OF_NUMBERS if numbers else LEVEL)
+    level = distance <= _tolerance(lines, left, right)
     return int(np.sum(level)), int(np.sum(~level & (distance <= OVERLAPPING)))
+
+
+def _level_by_chance(lines: TextLines, left: Indices, right: Indices) -> float:
+    """The largest share of rows that may be level by chance; in a table more are level.
+
+    Narrowly spaced rows are level with many lines of the other side wherever those are, so the share is at least
+    halfway between what is expected of any lines there and 1.
+    """
+    most = CHANCE_OF_WORDS if all(_is_words(lines, side) for side in (left, right)) else CHANCE
+    more = max((left, right), key=len)
+    pitch = median(np.diff(np.sort(lines.middle[more]))) / median(lines.height[more])
+    expected = _tolerance(lines, left, right) / max(min(pitch / 2, OVERLAPPING), LEVEL_OF_NUMBERS)
+    return max(most, (1 + expected) / 2)
+
+
+def _tolerance(lines: TextLines, left: Indices, right: Indices) -> float:
+    numbers = any(lines.is_number[side].mean() > HALF for side in (left, right))
+    return LEVEL_OF_NUMBERS if numbers else LEVEL
 
 
 def _nearest(places: Numbers, targets: Numbers) -> Numbers:
