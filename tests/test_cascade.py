@@ -54,12 +54,12 @@ class Runner:
         return [decode(output) for _ in lines]
 
 
-@pytest.mark.parametrize(("sure", "expected", "left"), [(0.99, "sqq", [80]), (0.9, "sss", [320, 160, 80])])
+@pytest.mark.parametrize(("sure", "expected", "left"), [(0.99, "sqq", [64]), (0.9, "sss", [320, 160, 64])])
 def test_the_careful_recognizer_reads_narrow_and_uncertain_lines(sure: float, expected: str, left: list[int]) -> None:
     quick, careful = Runner(sure), Runner(0.99)
     tiny: Any = Recognizer(quick, ["", "q"])  # type: ignore[arg-type]  # a stand-in
     both = CascadeRecognizer(careful, ["", "s"], quick=tiny)  # type: ignore[arg-type]  # a stand-in
-    found = both.read_line_images([LineImage(np.full((48, width), 255, np.uint8)) for width in (80, 160, 320)])
+    found = both.read_line_images([LineImage(np.full((48, width), 255, np.uint8)) for width in (64, 160, 320)])
     assert "".join(line.text for line in found) == expected
     assert (quick.widths, careful.widths) == ([320, 160], left)
 

@@ -15,7 +15,7 @@ from ocrsvc.engines.ppocr.pipeline.recognizer import Recognizer
 from ocrsvc.engines.ppocr.pipeline.spaces import blank_columns, longest_runs
 from ocrsvc.results import Check, Pixels, no_check
 
-MIN_WIDTH_PX: Final = 112  # narrower lines are read by the careful recognizer alone: few of them would be trusted
+MIN_WIDTH_PX: Final = 80  # narrower lines are read by the careful recognizer alone: few of them would be trusted
 TRUSTED: Final = 0.975  # mean probability of the visible characters from which a line of the quick recognizer is kept
 # The quick recognizer reads too many and too few spaces, with probabilities that say little about the other characters.
 SURE_SPACE: Final = 0.9  # probability from which a space is kept however wide its gap is

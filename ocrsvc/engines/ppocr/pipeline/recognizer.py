@@ -32,13 +32,14 @@ WIDTHS_PX: Final = (
     *(640, 768, 896, 1024, 1280, 1536, 1920, 2400, 3200),
 )
 SQUEEZE: Final = 0.85  # horizontal scale: costs less, and reads equally well except for thin strokes
-SMALL_TEXT_PX: Final = 24  # lines up to this height are not squeezed horizontally
+SQUEEZE_OF_SMALL_TEXT: Final = 0.8  # the same for lines up to SMALL_TEXT_PX, whose crops are enlarged and lose nothing
+SMALL_TEXT_PX: Final = 24
 BEAM_WIDTH: Final = 10
 
 
 def input_width(length: float, across: float, height: int = HEIGHT_PX) -> int:
     """The width of the network's input, one of WIDTHS_PX, for a line with this length and height on the page."""
-    squeeze = SQUEEZE if across > SMALL_TEXT_PX else 1.0
+    squeeze = SQUEEZE if across > SMALL_TEXT_PX else SQUEEZE_OF_SMALL_TEXT
     width = length * height / max(across, 1.0) * squeeze
     return next((allowed for allowed in WIDTHS_PX if allowed >= width), WIDTHS_PX[-1])
 

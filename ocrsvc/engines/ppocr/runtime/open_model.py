@@ -86,8 +86,7 @@ class TinyFirst(SessionPool):
 
 def open_tiny_first(careful: ModelRunner, config: SessionConfig, cache: ModelCache) -> TinyFirst:
     """Open the tiny recognizer, and combine it with `careful`, the open built-in one. Raises EngineUnavailable."""
-    # Two engine threads share one session of 35 MB: the tiny recognizer takes only a small part of a page's time.
-    return TinyFirst(careful, open_model(tiny_part(), replace(config, sessions=(config.sessions + 1) // 2), cache))
+    return TinyFirst(careful, open_model(tiny_part(), config, cache))
 
 
 def session_options(config: SessionConfig) -> ort.SessionOptions:
@@ -265,13 +264,11 @@ def _compile(part: ModelPart, kind: str, config: SessionConfig, cache: ModelCach
 
 def _taking_pixels(model: Any, taken: InputFormat) -> Any:
     """Let a model take (1, H, W, 3) uint8, which needs a quarter of the memory and saves two copies of a page."""
-    from openvino import Layout, Type
-    from openvino.preprocess import PrePostProcessor
-
-    prepared = PrePostProcessor(model)
-    prepared.input().tensor().set_element_type(Type.u8).set_layout(Layout("NHWC"))
-    prepared.input().model().set_layout(Layout("NCHW"))
-    values = prepared.input().preprocess().convert_element_type(Type.f32)
+    openvino = openvino_session.library()
+    prepared = openvino.preprocess.PrePostProcessor(model)
+    prepared.input().tensor().set_element_type(openvino.Type.u8).set_layout(openvino.Layout("NHWC"))
+    prepared.input().model().set_layout(openvino.Layout("NCHW"))
+    values = prepared.input().preprocess().convert_element_type(openvino.Type.f32)
     if (taken.mean, taken.std) == (HALF, HALF):
         values.mean(127.5).scale(127.5)
     else:

@@ -51,7 +51,7 @@ def prepare(part: ModelPart, *, batched: bool = False, half_precision: bool = Fa
     noise = np.random.default_rng(1).uniform(-1, 1, part.smallest_shape).astype(np.float32)
     shipped = _run_shipped(part, proto, noise)
     if part.kind == DETECTION:
-        proto = _rewrite_detector(part, proto, noise, shipped, batched=batched)
+        proto = _rewrite_detector(part, proto, noise, shipped, batched=batched, openvino=openvino)
     else:
         proto = _rewrite_recognizer(part, proto, noise, shipped, batched=batched, openvino=openvino)
     if half_precision:
@@ -137,14 +137,15 @@ def _run_shipped(part: ModelPart, proto: onnx.ModelProto, noise: Array) -> Array
 
 
 def _rewrite_detector(
-    part: ModelPart, proto: onnx.ModelProto, noise: Array, shipped: Array, *, batched: bool
+    part: ModelPart, proto: onnx.ModelProto, noise: Array, shipped: Array, *, batched: bool, openvino: bool
 ) -> onnx.ModelProto:
     made = _applied(proto, rewrite.zero_subnormal_weights)
     if not batched:
-        # Number of channels in a block of ONNX Runtime's convolutions on this CPU.
-        block = 16 if b" avx512f " in cpu_features() else 8
+        # Number of channels in a block of ONNX Runtime's convolutions on this CPU; OpenVINO's need no whole blocks.
+        block = 1 if openvino else 16 if b" avx512f " in cpu_features() else 8
         for rewriting in (
             memory_layout.drop_identities,
+            memory_layout.drop_unread_channels,
             memory_layout.average_by_pooling,
             memory_layout.add_one_before_scaling,
             memory_layout.deconvolve_in_phases,
