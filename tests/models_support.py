@@ -1,5 +1,6 @@
 """Model versions and repositories for tests."""
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -39,12 +40,8 @@ def make_fake(
     if languages:
         lines += ["[[recognition]]", 'file = "rec.onnx"', f"languages = {list(languages)}"]
     values = {"fake_text": f"{name}/{number}", **settings}
-    lines += ["[settings]", *(f"{setting} = {_as_toml(value)}" for setting, value in values.items())]
+    lines += ["[settings]", *(f"{setting} = {json.dumps(value)}" for setting, value in values.items())]
     return make_version(repository, name, number, "\n".join(lines), {"rec.onnx": b"nothing"} if languages else {})
-
-
-def _as_toml(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
 def accept(folder: Path, *versions: ModelVersion) -> None:

@@ -48,7 +48,6 @@ class Runner:
         self.probability, self.widths = probability, list[int]()
 
     def map(self, decode: Callable[[RecognizerOutput], Any], lines: Sequence[LineImage], *_more: object) -> list[Any]:
-        """See recognition_batches.SingleLineRunner."""
         self.widths += [line.width for line in lines]
         output = RecognizerOutput(np.array([1]), np.array([self.probability], np.float32))
         return [decode(output) for _ in lines]

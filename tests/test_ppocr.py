@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ppocr_support import LINE, give_up_at, load, read, text_of
 
 from ocrsvc.engines.ppocr.engine import PageHandle, PpocrEngine
-from ocrsvc.engines.ppocr.graph import rewrite
+from ocrsvc.engines.ppocr.graph import memory_layout, rewrite
 from ocrsvc.engines.ppocr.pipeline.network_input import to_tensor
 from ocrsvc.engines.ppocr.pipeline.recognition_batches import OUTPUTS
 from ocrsvc.engines.ppocr.runtime import prepare_model
@@ -111,16 +111,14 @@ def test_an_image_reads_the_same_alone_and_beside_others_on_other_threads(handle
 
 def probabilities(graph: str | bytes, page: Pixels) -> NDArray[np.float32]:
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-    found: NDArray[np.float32] = session.run(None, {session.get_inputs()[0].name: to_tensor(page)})[0]
-    return found
+    return np.asarray(session.run(None, {session.get_inputs()[0].name: to_tensor(page)})[0], np.float32)
 
 
 def test_every_rewrite_applies_to_the_built_in_model(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "ocrsvc.ppocr")
     for kind in (DETECTION, RECOGNITION):
-        prepare_model.prepare(built_in_part(kind))
-        prepare_model.prepare(built_in_part(kind), batched=True)
-        prepare_model.prepare(built_in_part(kind), openvino=True)
+        for options in ({}, {"batched": True}, {"openvino": True}):
+            prepare_model.prepare(built_in_part(kind), **options)
     assert caplog.text == ""
 
 
@@ -133,6 +131,15 @@ def test_the_detectors_cpu_specific_layout_gives_the_same_map(features: bytes, m
     assert (expected > 0.3).mean() > 0.02
     assert np.abs(expected - found).max() < 2e-3
     assert len(prepared) < len(shipped) - 2_000_000  # without the channels that are multiplied by zero
+
+
+def test_channels_that_another_node_reads_are_not_removed() -> None:
+    model = prepare_model.load(built_in_part(DETECTION))
+    rewrite.zero_subnormal_weights(model)
+    memory_layout.drop_identities(model)
+    model.graph.node.append(onnx.helper.make_node("Relu", ["given.p2o.pd_op.gelu.12.0"], ["read"]))
+    with pytest.raises(ValueError, match="other nodes read"):
+        memory_layout.drop_unread_channels(model)
 
 
 @pytest.fixture(scope="module")

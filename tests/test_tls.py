@@ -77,15 +77,14 @@ WRONG_FILES: list[tuple[str, str, Callable[[Authority, TlsFiles], Any]]] = [
     ("CERTIFICATE is .*: it is not in PEM", "PEM", lambda _, own: own.certificate.write_bytes(b"\xff\xfe")),
     ("KEY is .*: it holds no private key", "certificate's", lambda _, own: own.key.write_text("hello")),
     ("KEY is .*: it has a password", "openssl pkey", lambda _, own: own.key.write_bytes(key_with_password())),
-    ("KEY is .*: it is not the key of the certificate; OCRSVC_TLS_CERT", "made for", lambda ca, _: swap_key(ca)),
+    (
+        "KEY is .*: it is not the key of the certificate; OCRSVC_TLS_CERT",
+        "made for",
+        lambda ca, own: ca.issue("other").key.rename(own.key),
+    ),
     ("CERTIFICATE is .*: it is valid from .* to .*, and it is", "Renew", lambda ca, _: ca.issue(valid_days=(-9, -1))),
     ("CERTIFICATE is .*: it is valid from .* to .*, and it is", "clock", lambda ca, _: ca.issue(valid_days=(1, 9))),
 ]
-
-
-def swap_key(authority: Authority) -> None:
-    other = authority.issue("other")
-    other.key.rename(other.key.with_name("own.key"))
 
 
 @pytest.mark.parametrize(("message", "remedy", "spoil"), WRONG_FILES)

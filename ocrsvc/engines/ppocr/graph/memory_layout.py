@@ -43,7 +43,7 @@ def drop_unread_channels(proto: onnx.ModelProto) -> None:
     for node in filter(_is_pointwise, proto.graph.node):
         weights = graph.value(node.input[1])
         is_read = weights.any(axis=(0, 2, 3))
-        count = -(-int(is_read.sum()) // _WHOLE_BLOCK) * _WHOLE_BLOCK
+        count = max(1, -(-int(is_read.sum()) // _WHOLE_BLOCK)) * _WHOLE_BLOCK
         if count < weights.shape[1]:
             kept = np.sort(np.argsort(~is_read, kind="stable")[:count])
             for name, axis in graph.channel_constants(node):
