@@ -45,10 +45,7 @@ def test_a_page_can_come_from_standard_input(page: Path) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "code", "said"),
-    [
-        ("tr", 69, "OCRSVC_TR_HOME"),
-        ("magic", 78, "ocrsvc: OCRSVC_ENGINE is 'magic': accepted is one of ppocr, tr, "),
-    ],
+    [("tr", 69, "OCRSVC_TR_HOME"), ("magic", 78, "ocrsvc: OCRSVC_ENGINE is 'magic': accepted is one of ppocr, tr, ")],
 )
 def test_an_engine_that_cannot_be_opened_is_reported(page: Path, engine: str, code: int, said: str) -> None:
     done = ocrsvc("read", "--engine", engine, str(page))

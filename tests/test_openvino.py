@@ -15,13 +15,14 @@ from ppocr_support import load
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.network_input import blank_input, model_input, to_tensor
+from ocrsvc.engines.ppocr.proof_process import prove_in_child
 from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, built_in_part
 from ocrsvc.engines.ppocr.runtime.open_model import open_model
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_choice import RuntimeChoice
-from ocrsvc.engines.ppocr.runtime_proof import BF16, TINY_FIRST, Runtime, prove_runtimes
+from ocrsvc.engines.ppocr.runtime_proof import BF16, TINY_FIRST, Runtime
 from ocrsvc.results import Image, Page, Pixels, ReadOptions, ReadTask
 from ocrsvc.system.allocator import release_free_memory
 
@@ -100,8 +101,10 @@ def test_both_decoders_read_pages_the_same_alone_and_together(
         assert "Thelibraryclosesat15:00today." in "".join(found.text.split())
 
 
-def test_bf16_reads_the_reference_page_like_fp32(cache: ModelCache) -> None:
-    proofs = prove_runtimes(built_in(), SessionConfig("cpu"), cache)
+def test_bf16_reads_the_reference_page_like_fp32(cache: ModelCache, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    proofs = prove_in_child(built_in(), SessionConfig("cpu"), cache)
+    assert caplog.messages == [f"Tried: {proof}" for proof in proofs]
     # Which runtime is faster depends on the machine, but none may be rejected for reading differently.
     assert [proof.fault for proof in proofs if proof.runtime in (BF16, TINY_FIRST)] == ["", "", ""]
     assert all(proof.gain > 0 for proof in proofs)

@@ -16,13 +16,7 @@ from ppocr_support import LINE, load, read, text_of
 
 from ocrsvc.engines.ppocr.engine import PpocrEngine
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
-from ocrsvc.engines.ppocr.pipeline.recognition_batches import (
-    BUCKETS_PX,
-    BatchRunner,
-    LineImage,
-    bucket_of,
-    own_steps,
-)
+from ocrsvc.engines.ppocr.pipeline.recognition_batches import BUCKETS_PX, BatchRunner, LineImage, bucket_of, own_steps
 from ocrsvc.engines.ppocr.pipeline.recognizer import WIDTHS_PX, Recognizer
 from ocrsvc.engines.ppocr.runtime.model_parts import RECOGNITION, built_in_part, read_dictionary
 from ocrsvc.engines.ppocr.runtime.open_model import open_model

@@ -3,6 +3,7 @@
 import gc
 import logging
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from models_support import built_in
 from ocrsvc.cli import optimize
 from ocrsvc.cli.main import run
 from ocrsvc.engines.line_recognizer import LineText
-from ocrsvc.engines.ppocr import runtime_choice, runtime_proof
+from ocrsvc.engines.ppocr import proof_process, runtime_choice, runtime_proof
 from ocrsvc.engines.ppocr.engine import PpocrEngine, open_ppocr
 from ocrsvc.engines.ppocr.pipeline.network_input import USUAL
 from ocrsvc.engines.ppocr.runtime import openvino_session
@@ -138,6 +139,16 @@ def test_unwritable_cache_is_logged_after_a_proof(tmp_path: Path, caplog: pytest
         assert "every start proves the choice of runtime again" in caplog.text
 
 
+@pytest.mark.parametrize("program", ["/missing", "/bin/false"])
+def test_runtimes_are_compared_here_if_the_child_fails(
+    program: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "executable", program)
+    monkeypatch.setattr(proof_process, "prove_runtimes", lambda *_args: PROOFS)
+    assert proof_process.prove_in_child(built_in(), SessionConfig("cpu"), ModelCache(None)) == PROOFS
+    assert "so they are compared here" in caplog.text
+
+
 LINE = np.array([[10, 10], [110, 10], [110, 30], [10, 30]], np.float32)
 SINGLE = [LineText(text, 0.97) for text in ("No.17", "one", "two", "three", "a b")]
 
@@ -146,10 +157,8 @@ class CandidateDoubles:
     """Doubles of the candidate runtimes with results set by the test; FP32 finds two lines and reads SINGLE."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, found: object, read: object) -> None:
-        self.found, self.read = (
-            {FP32: [LINE, LINE + 500], BF16: found},
-            {FP32: SINGLE, BF16: read, TINY_FIRST: SINGLE},
-        )
+        self.found = {FP32: [LINE, LINE + 500], BF16: found}
+        self.read = {FP32: SINGLE, BF16: read, TINY_FIRST: SINGLE}
         monkeypatch.setattr(runtime_proof, "open_model", self.open)
         monkeypatch.setattr(runtime_proof, "open_tiny_first", lambda *_opened: TINY_FIRST)
         monkeypatch.setattr(runtime_proof, "_find", lambda _page, runner: self.answer(self.found[runner]))

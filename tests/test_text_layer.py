@@ -201,11 +201,7 @@ HIDDEN = text(b"white on white", y=100, more=b"1 g") + text(b"below the page", y
         (b"0 g 0 0 300 200 re f\n" + text(SENTENCE, more=b"1 g"), b""),
         (text(SENTENCE, y=100) + text(b"cut off", y=190), b"/CropBox [0 0 300 180]"),
     ],
-    ids=[
-        "hidden text",
-        "white on black",
-        "partly outside the crop box",
-    ],
+    ids=["hidden text", "white on black", "partly outside the crop box"],
 )
 def test_only_visible_text_is_used(pages: Any, running: Any, content: bytes, page: bytes) -> None:
     [read] = pages(page_pdf(content, page=page))

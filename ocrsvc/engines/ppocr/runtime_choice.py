@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ocrsvc import __version__
 from ocrsvc.engines.ppocr.pipeline import cascade
+from ocrsvc.engines.ppocr.proof_process import prove_in_child
 from ocrsvc.engines.ppocr.runtime import openvino_session
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache, cache_key
 from ocrsvc.engines.ppocr.runtime.model_parts import DETECTION, RECOGNITION, Kind, tiny_part
@@ -38,9 +39,7 @@ from ocrsvc.engines.ppocr.runtime_proof import (
     Parts,
     Proof,
     Runtime,
-    prove_runtimes,
 )
-from ocrsvc.system.allocator import release_free_memory
 from ocrsvc.system.thread_plan import is_installed
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
@@ -71,7 +70,7 @@ def choose_runtime(
     parts: Parts,
     config: SessionConfig,
     cache: ModelCache,
-    prove: Callable[[Parts, SessionConfig, ModelCache], Sequence[Proof]] | None = None,
+    prove: Callable[[Parts, SessionConfig, ModelCache], Sequence[Proof]] = prove_in_child,
 ) -> RuntimeChoice | None:
     """Runtimes from the settings, the cache or a comparison made now; None to use a GPU. Raises EngineUnavailable."""
     provider = choose_provider(config.device, config.provider, available_providers())
@@ -86,9 +85,7 @@ def choose_runtime(
             return cached
         began_s = time.perf_counter()
         LOG.info("Measuring once which runtime reads fastest on this processor; this may take a minute.")
-        proofs = (prove or prove_runtimes)(parts, replace(config, device="cpu", threads=1), cache)
-        # Return the rejected runtimes' memory to the system, because workers' memory limits count resident memory.
-        release_free_memory()
+        proofs = prove(parts, replace(config, device="cpu", threads=1), cache)
         choice = choose(proofs, f"proved in {time.perf_counter() - began_s:.1f} s")
         LOG.info("Chosen: %s.", choice)
         if not store_choice(cache, parts, config.provider, choice):
