@@ -115,8 +115,7 @@ def test_reserved_and_counted_pages_together_stay_within_the_quota(case: Case) -
     # One of six pages failed.
     case.settle(1, 5)
     case.reserve("w1", limits, Need(pages=1))
-    assert case.used() == Usage(0, 5, 5, 5)
-    assert case.store.usage("other", DAY) == Usage()
+    assert (case.used(), case.store.usage("other", DAY)) == (Usage(0, 5, 5, 5), Usage())
 
 
 def test_a_block_is_reserved_only_if_the_limit_allows_several(case: Case) -> None:
@@ -208,8 +207,7 @@ def test_usage_older_than_a_year_is_deleted(case: Case) -> None:
     case.settle(1, 7, "2020-01-01")
     case.settle(2, 1, oldest_day())
     case.store.begin_worker("w1")
-    assert case.used("2020-01-01") == Usage()
-    assert case.used(oldest_day()).today == 1
+    assert (case.used("2020-01-01"), case.used(oldest_day()).today) == (Usage(), 1)
 
 
 # A service of four workers. Each counts page after page until the quota is used up, and writes a byte per counted

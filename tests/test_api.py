@@ -218,8 +218,7 @@ def test_failures_are_problem_json_with_status_and_code(client: FlaskClient, cas
 
 
 def check_problem(response: Any, status: int, code: str) -> dict[str, Any]:
-    assert response.status_code == status
-    assert response.content_type == "application/problem+json"
+    assert (response.status_code, response.content_type) == (status, "application/problem+json")
     problem: dict[str, Any] = json.loads(response.data)
     assert (problem["status"], problem["code"]) == (status, code)
     assert problem["type"] == f"urn:problem-type:ocrsvc:{code}"

@@ -88,7 +88,10 @@ def test_a_worker_reaped_elsewhere_is_removed() -> None:
     assert (server.WORKERS, worker.ended) == ({}, [1])
 
 
-def test_sigterm_is_repeated_for_a_worker_that_missed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("graceful", "first"), [(True, signal.SIGTERM), (False, signal.SIGQUIT)])
+def test_sigterm_follows_for_a_worker_that_missed_a_signal(
+    graceful: bool, first: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[tuple[int, int]] = []
     server = arbiter()
     for pid, state in ((11, State.BOOTING), (12, State.DRAINING)):
@@ -98,14 +101,14 @@ def test_sigterm_is_repeated_for_a_worker_that_missed_it(monkeypatch: pytest.Mon
 
     def kill(pid: int, sig: int) -> None:
         sent.append((pid, sig))
-        if sent.count((11, signal.SIGTERM)) == 2:
+        if len(sent) == 3:
             server.WORKERS.clear()
 
     monkeypatch.setattr(server, "kill_worker", kill)
     monkeypatch.setattr(Arbiter, "reap_workers", lambda _: None)
     monkeypatch.setattr(gunicorn_internals, "_SIGNAL_AGAIN_S", 0.01)
-    server.stop()
-    assert sent == [(11, signal.SIGTERM), (12, signal.SIGTERM), (11, signal.SIGTERM)]
+    server.stop(graceful)
+    assert sent == [(11, first), (12, first), (11, signal.SIGTERM)]
 
 
 def test_pid_file_stays_until_a_failed_service_has_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,8 +67,7 @@ def test_the_summary_counts_the_pages_of_all_commands(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
-    read_data("batch.json")["an invalid command is refused and leaves no files"],
+    ("wrong", "said"), read_data("batch.json")["an invalid command is refused and leaves no files"]
 )
 def test_an_invalid_command_is_refused_and_leaves_no_files(
     pages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str], said: str

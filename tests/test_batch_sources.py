@@ -44,8 +44,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_folder_is_planned_in_name_order_with_page_counts(folder: Path) -> None:
     files = plan(folder, counts=(counts := PlanningCounts()))
     assert names(files, folder) == ["a.png", "b/deep/y.PNG", "b/no_extension", "b/x.png", "c.jpg", "d.pdf", "e.tif"]
-    assert [file.total for file in files] == [1, 1, 1, 1, 1, 3, 2]
-    assert load(files[3]) == png(3)
+    assert ([file.total for file in files], load(files[3])) == ([1, 1, 1, 1, 1, 3, 2], png(3))
     assert plan(folder / "e.tif", folder, is_sorted=True) == files
     # A file passed by name is planned whatever its type.
     assert names(plan(folder / "README.md"), folder) == ["README.md"]

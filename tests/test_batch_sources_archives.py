@@ -85,8 +85,7 @@ def changed(path: Path, *changes: tuple[int, bytes]) -> Path:
 def test_members_of_an_archive_are_planned_by_content(tmp_path: Path, name: str) -> None:
     path, counts = write_any(tmp_path / name, MEMBERS), PlanningCounts()
     files = plan(tmp_path, counts=counts)
-    assert names(files, path) == PLANNED
-    assert [file.total for file in files] == [1, 1, 1, 1, 2]
+    assert (names(files, path), [file.total for file in files]) == (PLANNED, [1, 1, 1, 1, 2])
     # Archives inside archives are not opened.
     assert counts.skipped == {".json": 1, ".tar": 1}
     order = list(zip(files, PLANNED, strict=True))
@@ -347,8 +346,7 @@ def test_rows_can_be_loaded_in_any_order(tmp_path: Path, kind: str) -> None:
 
 def test_documents_in_rows_have_page_counts(tmp_path: Path) -> None:
     files = plan(write_table(tmp_path / "t.parquet", table_of([document(3), png(), None])))
-    assert [file.total for file in files] == [3, 1, 1]
-    assert load(files[0])[:5] == b"%PDF-"
+    assert ([file.total for file in files], load(files[0])[:5]) == ([3, 1, 1], b"%PDF-")
     with pytest.raises(BrokenArchive, match="no image"):
         load(files[2])
     # A document among images fails, and so does a row above the size limit.

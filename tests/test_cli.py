@@ -101,8 +101,7 @@ def test_serve_has_options_for_the_address(
     started: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _program, command: started.append(command))
     monkeypatch.setenv("OCRSVC_BIND", bind)
-    assert run(["serve", *args]) == 0
-    assert os.environ["OCRSVC_BIND"] == listens
+    assert (run(["serve", *args]), os.environ["OCRSVC_BIND"]) == (0, listens)
     assert sorted(started[0][5:-1]) == sorted(flags)
 
 

@@ -283,7 +283,7 @@ def test_partly_started_pool_leaves_no_thread(error: BaseException, monkeypatch:
     class Pool(ThreadPoolExecutor):
         def submit(self, *args: Any, **more: Any) -> Any:
             pools.append(self)
-            # The SIGTERM handler raises SystemExit in the same way while a worker boots.
+            # The SIGINT handler raises SystemExit in the same way while a worker boots.
             if len(pools) == 3:
                 raise error
             return super().submit(*args, **more)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 from image_support import png
-from support import Server, data_of, process_state, run_program, run_server, start_server, wait_until
+from support import ROOT, Server, data_of, process_state, run_program, run_server, start_server, wait_until
 
 from ocrsvc.errors import SettingsError
 from ocrsvc.worker.config import listen
@@ -155,6 +155,17 @@ def test_loading_worker_exits_at_once_on_sigterm() -> None:
         server.wait_for("Loading the engine fake")
         # Wait until the worker sleeps: SIGTERM must also end that wait, not only running code.
         wait_until(lambda: process_state(server.workers()[0]) == "S", "the worker sleeps")
+        assert server.stop() == 0
+
+
+def test_loading_worker_exits_during_a_finalizer(tmp_path: Path) -> None:
+    # Python ignores exceptions in finalizers, some of which run at each import.
+    slow = "class Slow:\n    def __del__(self):\n        print('finalizing', flush=True)\n        time.sleep(300)\n"
+    (config := tmp_path / "conf.py").write_text(
+        f"{(ROOT / 'gunicorn.conf.py').read_text()}import time\n{slow}post_worker_init = lambda _: Slow() and None\n"
+    )
+    with start_server({}, ["-c", str(config)]) as server:
+        server.wait_for("finalizing")
         assert server.stop() == 0
 
 

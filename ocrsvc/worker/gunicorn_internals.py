@@ -145,7 +145,9 @@ class RecyclingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no ty
         """SIGTERM: stop accepting, finish open requests, exit; a worker that is loading exits immediately."""
         self._note_drain()
         if not self.booted and self.grpc_server is None:
-            sys.exit(0)
+            self.flush_log()
+            # Not by SystemExit: Python ignores it in a finalizer, such as those that each import runs.
+            os._exit(0)
         # The other workers may be stopping too, so this one accepts the connections in the listen queue.
         self.loop.takes_rest = True
         self.stop()
@@ -413,8 +415,7 @@ class LastingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
         # Close the arbiter's copies of the gRPC listeners; the workers have copies of their own.
         for listener in self.service.grpc_listeners:
             listener.close()
-        if graceful:
-            self._signal_again_s = time.monotonic() + _SIGNAL_AGAIN_S
+        self._signal_again_s = time.monotonic() + _SIGNAL_AGAIN_S
         super().stop(graceful)
 
     @contextmanager
