@@ -1,7 +1,7 @@
-"""Proves runtimes in a child process, because what only the proof loads would stay in the worker's memory.
+"""Proves runtimes in a child process, so that what only the proof needs does not stay in the worker's memory.
 
-That are ONNX Runtime, the package onnx and what the rejected runtimes leave, 45 MB. The child's messages are logged
-here, in this process's format.
+ONNX Runtime, the package onnx and the rejected runtimes take 49 MB. The child records its log messages, and the parent
+logs them.
 """
 
 import logging
@@ -22,7 +22,7 @@ Message = tuple[int, str]  # level and text
 
 
 def prove_in_child(parts: Parts, config: SessionConfig, cache: ModelCache) -> Sequence[Proof]:
-    """`prove_runtimes` in a child process; here for encrypted models, whose key must not leave it, or if that fails."""
+    """`prove_runtimes` in a child process, or here if that fails or the models are encrypted: keys stay here."""
     if cache.is_encrypted:
         return prove_runtimes(parts, config, cache)
     try:
@@ -53,7 +53,7 @@ class _Recorder(logging.Handler):
 
 
 def _answer(request: bytes) -> bytes:
-    """In the child: prove, and return the proofs and the messages."""
+    """In the child: return the pickled proofs and log messages."""
     parts, config, cache = pickle.loads(request)  # noqa: S301  from our own parent
     recorder = _Recorder()
     LOG.addHandler(recorder)
