@@ -5,6 +5,7 @@ logs them.
 """
 
 import logging
+import os
 import pickle
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Final
 from ocrsvc.engines.ppocr.runtime.model_cache import ModelCache
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
 from ocrsvc.engines.ppocr.runtime_proof import Parts, Proof, prove_runtimes
+from ocrsvc.system.sandbox import end_with_parent
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
@@ -27,7 +29,7 @@ def prove_in_child(parts: Parts, config: SessionConfig, cache: ModelCache) -> Se
         return prove_runtimes(parts, config, cache)
     try:
         ended = subprocess.run(  # noqa: S603  our own module
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", __name__, str(os.getpid())],
             input=pickle.dumps((parts, config, cache)),
             stdout=subprocess.PIPE,
             timeout=_LONGEST_S,
@@ -63,4 +65,5 @@ def _answer(request: bytes) -> bytes:
 
 
 if __name__ == "__main__":
+    end_with_parent(int(sys.argv[1]))
     sys.stdout.buffer.write(_answer(sys.stdin.buffer.read()))
