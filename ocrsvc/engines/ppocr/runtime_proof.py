@@ -103,24 +103,15 @@ def prove_runtimes(
     """Compare and time all runtimes for `config.provider` ("cpu", "auto") on pages (default: the reference page)."""
     is_own_page, height = pages is None, parts[1].input_format.height_px
     detection, recognition = (_Comparison(part, partial(open_candidates, part, config, cache)) for part in parts)
-    proofs = list[Proof]()
-
-    def report(comparison: _Comparison) -> None:
-        for proof in comparison.proofs(is_own_page=is_own_page):
-            LOG.info("Tried: %s", proof)
-            proofs.append(proof)
-
     for page in [np.asarray(cv2.imread(str(REFERENCE_PAGE), cv2.IMREAD_COLOR), np.uint8)] if pages is None else pages:
         outlines = detection.add(partial(_find, page), _misplaced)
-        if is_own_page:
-            # There is only the reference page, so log the detectors' results now: trying the recognizers takes longer.
-            report(detection)
         crops = [cut(page, outline, input_width(*extent(outline), height), height) for outline in outlines]
         # Ignore all spaces that a model other than the built-in one reads: runtimes may place them differently.
         differ = partial(_misread, ignored=_BESIDE_CHINESE if parts[1].version.is_built_in else " ")
         recognition.add(partial(read_lines, parts[1], crops), differ)
-    for comparison in (recognition,) if is_own_page else (detection, recognition):
-        report(comparison)
+    proofs = [proof for one in (detection, recognition) for proof in one.proofs(is_own_page=is_own_page)]
+    for proof in proofs:
+        LOG.info("Tried: %s", proof)
     return proofs
 
 
