@@ -62,6 +62,7 @@ _BOUNDS: Final = (
 BOM: Final = b"\xef\xbb\xbf"
 # Matches characters above U+FFFF, in UTF-8 or as a pair of \u escapes.
 _WIDEST: Final = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]")
+_ESCAPE: Final = re.compile(rb"\\u")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +162,9 @@ def parse_any_json(body: bytes, share: Share | None = None) -> object:
             raise BodyTooLarge(f"The JSON body has more than {limit} {name}.", "Send several requests.")
     # Python's strings take 1, 2 or 4 bytes per character, as their widest character needs. The search for a single
     # backslash comes first because it is much faster, and most bodies have none.
-    is_narrow = body.isascii() and (b"\\" not in body or b"\\u" not in body)
+    is_narrow = body.isascii() and (b"\\" not in body or not _occurs(_ESCAPE, body))
     share = share or unlimited()
-    share.take(len(body) * (1 if is_narrow else 4 if _WIDEST.search(body) else 2))
+    share.take(len(body) * (1 if is_narrow else 4 if _occurs(_WIDEST, body) else 2))
     # Count a second copy of the body, which the parser makes.
     with share.holding(len(body)):
         try:
@@ -174,6 +175,11 @@ def parse_any_json(body: bytes, share: Share | None = None) -> object:
                 f"The body is not JSON: {error.msg} at character {error.pos}.",
                 'Send an object such as {"image": "<base64>"}.',
             ) from None
+
+
+def _occurs(pattern: re.Pattern[bytes], body: bytes) -> bool:
+    """Whether a pattern of at most 4 bytes occurs; searched in steps, because other threads wait during each."""
+    return any(pattern.search(body, at, at + _STEP_BYTES + 3) for at in range(0, len(body), _STEP_BYTES))
 
 
 def _has_more(body: bytes, character: bytes, limit: int) -> bool:
