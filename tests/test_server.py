@@ -160,9 +160,9 @@ def test_loading_worker_exits_at_once_on_sigterm() -> None:
 
 def test_loading_worker_exits_during_a_finalizer(tmp_path: Path) -> None:
     # Python ignores exceptions in finalizers, some of which run at each import.
-    slow = "class Slow:\n    def __del__(self):\n        print('finalizing', flush=True)\n        time.sleep(300)\n"
+    slow = "class Slow:\n    def __del__(self):\n        print('finalizing', flush=True)\n        signal.pause()\n"
     (config := tmp_path / "conf.py").write_text(
-        f"{(ROOT / 'gunicorn.conf.py').read_text()}import time\n{slow}post_worker_init = lambda _: Slow() and None\n"
+        f"{(ROOT / 'gunicorn.conf.py').read_text()}import signal\n{slow}post_worker_init = lambda _: Slow() and None\n"
     )
     with start_server({}, ["-c", str(config)]) as server:
         server.wait_for("finalizing")

@@ -19,12 +19,15 @@ from ocrsvc.system.sandbox import end_with_parent
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
 
-_LONGEST_S: Final = 120
+_LONGEST_S: Final = 300  # usually 6 s
 Message = tuple[int, str]  # level and text
 
 
 def prove_in_child(parts: Parts, config: SessionConfig, cache: ModelCache) -> Sequence[Proof]:
-    """`prove_runtimes` in a child process, or here if that fails or the models are encrypted: keys stay here."""
+    """Call `prove_runtimes` in a child process.
+
+    It is called in this process if the child fails, or if the models are encrypted, because the key stays here.
+    """
     if cache.is_encrypted:
         return prove_runtimes(parts, config, cache)
     try:

@@ -31,15 +31,7 @@ from ocrsvc.engines.ppocr.runtime.providers import (
     choose_provider,
 )
 from ocrsvc.engines.ppocr.runtime.session import SessionConfig
-from ocrsvc.engines.ppocr.runtime_proof import (
-    BF16,
-    FP32,
-    INT8,
-    REFERENCE_PAGE,
-    Parts,
-    Proof,
-    Runtime,
-)
+from ocrsvc.engines.ppocr.runtime_proof import BF16, FP32, INT8, REFERENCE_PAGE, Parts, Proof, Runtime
 from ocrsvc.system.thread_plan import is_installed
 
 LOG: Final = logging.getLogger("ocrsvc.ppocr")
